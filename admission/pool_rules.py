@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from admission import raw_pods
 from bridge import names
 from bridge.script import consent
-from bridge.workload import pool_selection, remote_gangs
+from bridge.workload import arrays, pool_selection, remote_gangs
 
 
 def forbidden(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
@@ -63,7 +63,7 @@ def invalid(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
         remote_gangs.rendezvous(pod)
     except ValueError as error:
         problems.append(str(error))
-    return problems
+    return problems + arrays.problems(raw_pods.annotations_of(pod).get(names.ARRAY))
 
 
 def secrets_refused(

@@ -12,6 +12,7 @@ from admission.mutate import mutate, needs_group
 from admission.validate import Rules, Scope, Verdict, create
 from bridge.config.hub import Config, pools_only
 from bridge.errors import BridgeError
+from bridge.workload import arrays
 
 Json = dict[str, Any]
 
@@ -52,7 +53,7 @@ def preview(
         pod,
         scheduler=config.scheduler_name,
         managed=scope.managed,
-        inherited={**group.inherited, **inherited},
+        inherited={**arrays.default_of(scope.annotations), **group.inherited, **inherited},
         pools=scope.pools,
         defaults=field_policy.defaults(scope.policy, pod, inherited),
         pools_only=only,

@@ -24,7 +24,7 @@ from bridge.kube import namespaces
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.logs import kv
 from bridge.telemetry import tracing
-from bridge.workload import job_limits, pool_selection
+from bridge.workload import arrays, job_limits, pool_selection
 from bridge.workload.annotations import Layers, with_sources
 from bridge.workload.devices import extended_claims
 from bridge.workload.groups import InvalidGroupError
@@ -113,7 +113,7 @@ class Reviewer:
         except BridgeError as error:
             failure = "the pod's owners, its namespace or a permission of its user could not be read"
             return _not_reviewed(review, failure, error)
-        inherited = {**group.inherited, **owners.annotations}
+        inherited = {**arrays.default_of(namespace.annotations), **group.inherited, **owners.annotations}
         patch = mutate(
             pod,
             scheduler=self._scheduler,

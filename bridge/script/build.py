@@ -9,13 +9,13 @@ from typing import Any
 
 from bridge.logs import kv
 from bridge.protocol.model.job_user import JobUser
-from bridge.protocol.model.requests import JobSubmission, PlaceInJob
+from bridge.protocol.model.requests import EqualPods, JobSubmission, PlaceInJob
 from bridge.script import interlink_rules, plan, references, render, volume_files
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import ROOT_CA, Objects
 from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.volume_files import CurrentFiles
-from bridge.workload import remote_gangs
+from bridge.workload import arrays, remote_gangs
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ def build(
         grace=planned.grace,
         grant_wait=grant_wait,
         place=place,
+        array=_array(pod),
     )
 
 
@@ -80,6 +81,12 @@ def _place(pod: Mapping[str, Any]) -> PlaceInJob | None:
         names=remote_gangs.host_names(pod),
         mpi=remote_gangs.mpi(pod),
     )
+
+
+def _array(pod: Mapping[str, Any]) -> EqualPods | None:
+    """Return the pods with which a pod may be in one array at the site."""
+    owner, wanted = arrays.array_of(pod)
+    return EqualPods(owner=owner, wanted=wanted) if owner else None
 
 
 def current_files(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str) -> CurrentFiles:

@@ -213,11 +213,13 @@ class Service:
         stopping, due = self.supervisor.stopping, 0.0
         while not stopping.is_set():
             # nothing sets this event when the process stops or the leadership changes: hence the 0.5 s
-            woken = self._wake.wait(min(self.period, 0.5))
+            woken = self._wake.wait(LOOK_PERIOD if self.handlers.arrays.is_waiting else min(self.period, 0.5))
             # cleared before the query: a change during it causes another one
             self._wake.clear()
             if not self.watcher.is_leader:
                 continue
+            with self.watcher.folder_needed("submit arrays"):
+                self.handlers.arrays.run(self.config.batch.array_wait)
             now = self.clock.monotonic()
             if now >= due or (woken and self.batch.eager):
                 due = now + self.period

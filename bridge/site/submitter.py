@@ -22,6 +22,7 @@ from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats import messages
 from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, FILES, GRANT, SNAPSHOT, STATUS, SUBMIT
+from bridge.site.arrays.array_submission import ArraySubmission, runs_arrays
 from bridge.site.batch.batch_interface import BatchSystem
 from bridge.site.batch_list import BatchList
 from bridge.site.batch_submission import BatchSubmission
@@ -69,6 +70,7 @@ class Submitter:
         self._batch_list = batch_list
         self._submission = BatchSubmission(folder, batch, config, clock, settle)
         self._gatherer = Gatherer(folder, batch, self._submission, batch_list, config, clock, lag)
+        self.arrays = ArraySubmission(folder, batch, self._submission, watcher.index, clock, settle)
 
     # --- submit -------------------------------------------------------------------------------------------------------
     @SUBMIT.handler
@@ -91,13 +93,17 @@ class Submitter:
             if record is None or not (record.job_id or record.started):
                 self._folder.refuse_forgotten(job, owner)
             if record is not None:
-                self._submission.find_or_submit(record)
+                if not record.meta.array:  # else the leader submits it
+                    self._submission.find_or_submit(record)
             else:
                 script = job_script.whole(body.script, self._config())
                 replaced = self._submission.replaced_ids(unused_record or aside_folder.read())
                 meta = replace(
                     request_limits.admitted(owner, body, self._config(), self._clock.time()), replaced=replaced
                 )
+                if meta.array:
+                    may_be_array = runs_arrays(self._batch, self._config())
+                    meta = replace(meta, attempts=0) if may_be_array else replace(meta, array="")
                 if existed and unused_record is None:
                     job_folder.remove_unfinished()
                 # an empty folder proves nothing: it may have been replaced while the pod's batch job runs
@@ -119,11 +125,14 @@ class Submitter:
     def _first_submit(self, job: str, meta: Meta) -> JobRecord | None:
         """Submit a job whose directory was just created; remove the directory if the batch system refuses the job.
 
-        Return its record; ``None`` if the script has started, so that the directory must be read.
+        Return its record; ``None`` if the script has started, so that the directory must be read. The leader submits a
+        job that may be one of an array.
         """
         job_folder = self._folder.job(job)
         try:
             self._folder.refuse_forgotten(job, meta.owner)  # a cancellation that found no directory a moment ago
+            if meta.array:
+                return JobRecord(job, meta, found_at=self._folder.since)
             start = self._clock.time()
             job_id = self._batch.submit(self._submission.request(job, meta))
             job_folder.write_id(job_id)
@@ -170,6 +179,9 @@ class Submitter:
         record = self._folder.job(job).read()
         if record is not None and (record.meta.place is not None or record.meta.gang is not None):
             self._gatherer.resubmit(record)
+            return
+        if record is not None and record.meta.array:
+            self.arrays.resubmit(record)
             return
         with self._folder.locked(job):
             record = self._folder.job(job).read()

@@ -10,9 +10,11 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
+from bridge import job_ends
 from bridge.clock import Clock
 from bridge.core.job_lifecycle import Event
 from bridge.errors import BatchError
@@ -102,7 +104,7 @@ class Watcher:
         except OSError:
             os.close(descriptor)
             return False
-        with self._folder_needed("read all jobs"):
+        with self.folder_needed("read all jobs"):
             self._begin()
             # last: from here on, the other threads poll, publish and act
             self._leadership = descriptor
@@ -125,7 +127,7 @@ class Watcher:
 
     def _note(self) -> None:
         """Write the numbers of the last events for the other submitters."""
-        with self.index.lock, self._folder_needed("store the numbers of events"):
+        with self.index.lock, self.folder_needed("store the numbers of events"):
             if self._noted_sequences != self.index.sequences:
                 self._folder.note(SEQUENCE, {"submitter": self.name, "sequences": self.index.sequences})
                 self._noted_sequences = dict(self.index.sequences)
@@ -136,7 +138,7 @@ class Watcher:
         return next(iter(self._unwritable.values()), "")
 
     @contextlib.contextmanager
-    def _folder_needed(self, step: str) -> Iterator[None]:
+    def folder_needed(self, step: str) -> Iterator[None]:
         """Turn an error of the folder into a problem of the site: a restart would not free a full disk."""
         problem = ""
         try:
@@ -171,7 +173,7 @@ class Watcher:
         """Read the directories of jobs with a notification of a change; return their number."""
         changed: list[str] = []
         # scripts touch a file in one directory: a poll costs as much as the number of changes, not of jobs
-        with self._folder_needed("read changes"):
+        with self.folder_needed("read changes"):
             changed = self._folder.take_changed()
         now = self._clock.time()
         for uid in changed:
@@ -193,13 +195,13 @@ class Watcher:
             self._set_problem(str(error))
         else:
             self._set_problem("")
-            with self._folder_needed("compare the lists of jobs"):
+            with self.folder_needed("compare the lists of jobs"):
                 self._compare(listed_jobs, requested_at)
-        with self._folder_needed("run actions"):
+        with self.folder_needed("run actions"):
             self._reread()
             self._gangs.run()
             self.actions.run()
-        with self._folder_needed("remove what is not needed"):
+        with self.folder_needed("remove what is not needed"):
             self._tidy(requested_at)
 
     def _tidy(self, now: float) -> None:
@@ -314,6 +316,7 @@ class Watcher:
         ]
         past_jobs: dict[str, BatchJob] = {}
         lost_after = self._delays.lost_after
+        arrays = self._listed_arrays() if any(entry.record.meta.task for entry in vanished.values()) else set()
         if ids_to_query:
             try:
                 past_jobs = self._batch.past(ids_to_query)
@@ -334,8 +337,17 @@ class Watcher:
             lost_job = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
             if current.record.final:
                 self.index.observe(uid, replace(lost_job, reason="", by_itself=True))
+            elif _left_its_array(current, now, arrays):
+                message = "the job was cancelled while it waited: the batch system keeps no record of it in its array"
+                self.index.observe(uid, replace(lost_job, reason=job_ends.CANCELLED.site_reason, message=message))
             elif is_missing(current.record) or current.lifecycle.is_lost:
                 self._handle_lost(current, lost_job)
+
+    def _listed_arrays(self) -> set[str]:
+        """Return the arrays of which the batch system has listed a job, or a record without an index."""
+        uids = set(self.actions.owners.values())
+        entries = (self.index.entries.get(uid) for uid in uids)
+        return uids | {e.record.meta.task.array for e in entries if e is not None and e.record.meta.task is not None}
 
     def _handle_lost(self, entry: Entry, lost_job: BatchJob) -> None:
         """Submit a job again that the batch system lost before it started; report a started one as missing.
@@ -369,6 +381,19 @@ class Watcher:
             self.index.refresh(entry.record.uid)
 
 
+def _left_its_array(entry: Entry, requested_at: float, arrays: Set[str]) -> bool:
+    """Return whether a job of an array that is no longer listed was cancelled while it was pending.
+
+    slurmctld then removes its index from the array, and keeps no record of it. After the last one, it keeps a record of
+    the array without an index (observed: 26.05). ``arrays``: those that are listed.
+    """
+    task = entry.record.meta.task
+    if task is None or entry.record.started:
+        return False
+    was_killed = entry.record.cancel is not None and entry.killed_at is not None and entry.killed_at < requested_at
+    return was_killed or task.array in arrays
+
+
 def _number(job_id: str) -> tuple[int, str]:
-    digits = job_id.partition(".")[0]
-    return (int(digits), job_id) if digits.isdigit() else (0, job_id)
+    match = re.match(r"[0-9]{1,18}", job_id)
+    return (int(match[0]), job_id) if match else (0, job_id)

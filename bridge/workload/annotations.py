@@ -279,8 +279,8 @@ def with_sources(problems: Iterable[str], annotations: Mapping[str, str], layers
 
 def is_inherited(name: str) -> bool:
     """Whether a pod without this annotation gets that of its owners."""
-    group_annotations = (names.GANG, names.MEMBERS_PER_NODE, names.JOB_DEADLINE)
-    return name.startswith(names.JOB_ANNOTATION_PREFIX) or name in group_annotations
+    others = (names.GANG, names.ARRAY, names.MEMBERS_PER_NODE, names.JOB_DEADLINE)
+    return name.startswith(names.JOB_ANNOTATION_PREFIX) or name in others
 
 
 def _unknown_message(name: str) -> str:

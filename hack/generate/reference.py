@@ -45,6 +45,11 @@ GROUP_ANNOTATIONS = (
         "pod, owners",
         f"how many pods of the group may share one node, from 1 to {MAX_TOGETHER}; 1 without it",
     ),
+    (
+        names.ARRAY,
+        "pod, owners, namespace",
+        "`true`: at a site, the pods of one owner are one [array](../users/from-sbatch.md#array)",
+    ),
     (names.MPI, "pod", "at a site, the members are one MPI job by `pmi2` or `pmix`; `none` without it"),
     (
         names.RENDEZVOUS,

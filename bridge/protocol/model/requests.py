@@ -30,6 +30,13 @@ class PlaceInJob(Value):
     names: list[HostName] = Field([], max_length=16, description="Names by which the other members reach this one.")
 
 
+class EqualPods(Value):
+    """The pods of one controller. Those with equal parameters may be one array of the batch system."""
+
+    owner: Uid = Field(description="UID of the controller.")
+    wanted: bool | None = Field(None, description="Whether the pods are to be an array; none: the site's default.")
+
+
 class JobParameters(Value):
     """The parameters of a job except its script."""
 
@@ -47,6 +54,7 @@ class JobParameters(Value):
         None, gt=0, description="Seconds for which the script waits for a grant; none: it needs no grant."
     )
     place: PlaceInJob | None = Field(None, description="Of a pod whose group is one job; none: the job is the pod's.")
+    array: EqualPods | None = Field(None, description="Pods with which it may be in an array; none: the job is alone.")
 
 
 class JobSubmission(JobParameters):

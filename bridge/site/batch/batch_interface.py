@@ -56,11 +56,13 @@ class BatchJobRequest:
     """Pods of the group that the job runs: it needs ``members`` times the CPUs, memory and GPUs."""
     together: int = 1
     """Of these, the pods of each machine; the last machine may have fewer."""
+    array: str = ""
+    """The array to submit, whose jobs are those of other pods equal to ``uid``; empty: one job."""
 
     @property
     def name(self) -> str:
-        """Name of the batch job, by which it is found after a submit without an answer."""
-        return NAME_PREFIX + self.uid
+        """Name of the batch job, or of the array, by which it is found after a submit without an answer."""
+        return NAME_PREFIX + (self.array or self.uid)
 
     @property
     def machines(self) -> int:
@@ -153,6 +155,8 @@ class BatchSystem(ABC):
     """Whether a list of all jobs is cheap, so that the submitter requests one after each change."""
     gangs: ClassVar[bool] = False
     """Whether it can run a group of pods as one job: ``members`` of a request, and :meth:`gang_starter`."""
+    arrays: ClassVar[bool] = False
+    """Whether it runs equal pods as one array: :meth:`most_in_array`, :meth:`submit_array` and :meth:`find_array`."""
     mpi_ways: ClassVar[tuple[str, ...]] = ("none",)
     """How the processes of a group can form one MPI job, of :data:`bridge.names.MPI_WAYS`."""
 
@@ -202,6 +206,22 @@ class BatchSystem(ABC):
     def gang_problem(self) -> str:
         """Return why it runs no group of pods as it is configured, and what to configure; empty: it runs groups."""
         return ""
+
+    def most_in_array(self) -> int:
+        """Return how many jobs an array may have now; 0 and 1: none can be submitted."""
+        return 0
+
+    def submit_array(self, request: BatchJobRequest, indexes: Sequence[int]) -> Mapping[int, str]:
+        """Submit jobs for these indexes of ``request.array`` with one command; return their ids by index.
+
+        :class:`bridge.site.batch.array_files.ArrayFiles` has the pods of the array. Each job runs the ``job.sh`` of its
+        pod. Raises the errors of :meth:`submit`, for all jobs or none.
+        """
+        raise NotImplementedError
+
+    def find_array(self, array: str) -> Mapping[str, str]:
+        """Search by name for the jobs of an array and return their ids by pod."""
+        raise NotImplementedError
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
         """Return how jobs ended that :meth:`jobs` no longer lists, as far as there are records."""

@@ -9,7 +9,7 @@ import pwd
 import re
 import shlex
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -18,7 +18,7 @@ from bridge import names
 from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
-from bridge.site.batch import adopted, batch_interface, batch_user, commands
+from bridge.site.batch import adopted, array_files, batch_interface, batch_user, commands
 from bridge.site.batch import slurm_text as text
 from bridge.site.batch.slurm_flags import allowed_flags, check_caps, check_no_amounts, held_options, merged, without_own
 
@@ -28,6 +28,8 @@ MIB = 2**20
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
 # squeue and sacct print local times without a zone; as seconds since 1970 they are unambiguous
 _EPOCH = {"SLURM_TIME_FORMAT": "%s"}
+# by default, squeue and sacct shorten the indexes of pending jobs of an array to 64 bytes: 1_[0-2,4,...]
+_WHOLE_INDEXES = {**_EPOCH, "SLURM_BITSTR_LEN": "0"}
 ACCOUNTING_RETRY = 600.0
 """Seconds until sacct is run again on a cluster that had no accounting."""
 ACCOUNTING_REST = 60.0
@@ -49,7 +51,12 @@ _LATER = re.compile(
 """Errors of sbatch that a later submission may not have."""
 
 
-Program = Literal["sbatch", "squeue", "scancel", "sinfo", "sacct", "srun"]
+ARRAY_SIZE_KEPT = 600.0
+"""Seconds until ``MaxArraySize`` is read again."""
+_ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*(\d+)\s*$", re.MULTILINE | re.ASCII)
+
+
+Program = Literal["sbatch", "squeue", "scancel", "sinfo", "sacct", "scontrol", "srun"]
 
 
 class Slurm(SettingsPart):
@@ -82,7 +89,7 @@ class SlurmBatch(batch_interface.BatchSystem):
     settings = Slurm
     submit_program = "sbatch"
     period = 5.0
-    gangs = True
+    gangs = arrays = True
     mpi_ways = names.MPI_WAYS
 
     def __init__(self, slurm: Slurm, site: batch_interface.Site) -> None:
@@ -98,6 +105,8 @@ class SlurmBatch(batch_interface.BatchSystem):
             {str(name): words for name, words in slurm.programs.items()},
         )
         self._adopted = adopted.names(site.folder)
+        self._array_files = array_files.ArrayFiles(site.folder)
+        self._array_size, self._array_size_read_at = 0, -math.inf
         self._users = batch_user.users(site.folder)
         self._no_accounting_until = math.inf if slurm.accounting == "never" else 0.0
         self._accounting_rests_until = 0.0
@@ -111,9 +120,7 @@ class SlurmBatch(batch_interface.BatchSystem):
     def submit(self, request: batch_interface.BatchJobRequest) -> str:
         """Run sbatch. The script that Slurm stores starts the job's own script and contains no secret."""
         folder = shlex.quote(str(request.folder))
-        bash = self._config.bash
-        name = "bash" if bash == "/bin/bash" else shlex.quote(bash)
-        script = f"#!{bash}\nexec {name} {folder}/job.sh >>{folder}/script.log 2>&1\n"
+        script = f"#!{self._config.bash}\nexec {self._bash_word} {folder}/job.sh >>{folder}/script.log 2>&1\n"
         words = self.words(request)
         user = batch_user.hand_over(request.folder, words)
         if user is not None:
@@ -121,6 +128,45 @@ class SlurmBatch(batch_interface.BatchSystem):
         return self._commands.submit(
             request.uid, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
         )
+
+    @property
+    def _bash_word(self) -> str:
+        return "bash" if self._config.bash == "/bin/bash" else shlex.quote(self._config.bash)
+
+    def most_in_array(self) -> int:
+        """Return Slurm's ``MaxArraySize``, which is one more than the largest index."""
+        now = time.monotonic()
+        if now - self._array_size_read_at >= ARRAY_SIZE_KEPT:
+            match = _ARRAY_SIZE.search(self._commands.ask("scontrol", "show", "config").out)
+            self._array_size, self._array_size_read_at = int(match[1]) if match else 0, now
+        return self._array_size
+
+    def submit_array(self, request: batch_interface.BatchJobRequest, indexes: Sequence[int]) -> dict[int, str]:
+        """Run sbatch once. The script that Slurm stores finds the pod of its index in the file of the array."""
+        jobs, file = shlex.quote(str(request.folder.parent)), shlex.quote(str(self._array_files.path(request.array)))
+        script = (
+            f"#!{self._config.bash}\n"
+            # a file that was removed: the pods of the array are gone
+            f'mapfile -t -s "$SLURM_ARRAY_TASK_ID" -n 1 pod <{file} || exit 0\n'
+            f'cd {jobs}/"${{pod[0]:?no pod has this index}}" || exit 0\n'
+            f'exec {self._bash_word} "$PWD/job.sh" >>script.log 2>&1\n'
+        )
+        words = self.words(request)
+        if any(word.startswith("--uid=") for word in words):
+            raise BatchError("an array can't run as another user: its file is the submitter's")
+        words.append(f"--array={text.index_list(indexes)}")
+        base = self._commands.submit(
+            request.array, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
+        )
+        return {index: f"{base}_{index}" for index in indexes}
+
+    def find_array(self, array: str) -> dict[str, str]:
+        """Run squeue for the name."""
+        found: dict[str, str] = {}
+        output = self._squeue(f"--name={batch_interface.NAME_PREFIX}{array}")
+        for job in sorted(text.jobs(output, arrays=self._array_files.uid), key=lambda job: int(job.id.split("_")[0])):
+            found.setdefault(job.uid, job.id)
+        return found
 
     def words(self, request: batch_interface.BatchJobRequest) -> list[str]:
         """Return the options of sbatch for a job; raises :class:`BatchError` if the user's flags are not allowed.
@@ -176,7 +222,7 @@ class SlurmBatch(batch_interface.BatchSystem):
             "--output=/dev/null",
             "--error=/dev/null",
             "--export=ALL",
-            f"--chdir={request.folder}",
+            f"--chdir={request.folder.parent if request.array else request.folder}",
         ]
 
     def _gres(self, request: batch_interface.BatchJobRequest, together: int) -> list[str]:
@@ -221,7 +267,7 @@ class SlurmBatch(batch_interface.BatchSystem):
     # --- all jobs -----------------------------------------------------------------------------------------------------
     def jobs(self) -> dict[str, batch_interface.BatchJob]:
         """Run squeue, once for all jobs."""
-        return {job.id: job for job in text.jobs(self._squeue(), self._adopted)}
+        return {job.id: job for job in text.jobs(self._squeue(), self._adopted, self._array_files.uid)}
 
     def _user_option(self) -> str:
         """Return the option of squeue for this user's jobs, and for those of other users that were submitted here."""
@@ -241,7 +287,7 @@ class SlurmBatch(batch_interface.BatchSystem):
             "--format",
             text.FORMAT,
             *more,
-            extra=_EPOCH,
+            extra=_WHOLE_INDEXES,
         ).out
 
     def past(self, ids: Collection[str]) -> dict[str, batch_interface.BatchJob]:
@@ -267,12 +313,13 @@ class SlurmBatch(batch_interface.BatchSystem):
                 return {}
             if result.code != 0:
                 raise BatchError(f"sacct: {result.words}", retryable=True)
-            jobs.update((job.id, job) for job in text.past_jobs(result.out, _user_name, self._adopted))
+            past_jobs = text.past_jobs(result.out, _user_name, self._adopted, self._array_files.uid)
+            jobs.update((job.id, job) for job in past_jobs)
         return jobs
 
     def _sacct(self, ids: Collection[str]) -> commands.CommandResult:
         options = ("--noheader", "--parsable2", "--allocations", f"--format={text.SACCT_FORMAT}")
-        return self._commands.run("sacct", *options, f"--jobs={','.join(ids)}", extra=_EPOCH)
+        return self._commands.run("sacct", *options, f"--jobs={','.join(ids)}", extra=_WHOLE_INDEXES)
 
     def capacity(self) -> batch_interface.Capacity:
         """Run sinfo and add up the working nodes of this site's partitions."""

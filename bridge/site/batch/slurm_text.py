@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from bridge.protocol.model.identifiers import UID_PATTERN
 from bridge.site.batch.batch_interface import NAME_PREFIX, Amount, BatchJob, Phase
 
 FORMAT = "%i|%T|%N|%S|%e|%j|%r"
-SACCT_FORMAT = "JobIDRaw,State,NodeList,Start,End,JobName,ExitCode"
+SACCT_FORMAT = "JobID,State,NodeList,Start,End,JobName,ExitCode"
 SINFO_FORMAT = "NodeList:|,CPUsState:|,Memory:|,AllocMem:|,Gres:|,GresUsed:|,StateLong:|,Partition:|"
 MIB = 2**20
 Naming = Callable[[str], str | None]
@@ -84,17 +84,59 @@ def state(word: str) -> State:
 Names = Mapping[str, tuple[str, str]]
 """Batch id -> UID and name, of adopted jobs."""
 _NONE: Names = {}
+Arrays = Callable[[str, int], str]
+"""Array and index -> UID of the pod; empty: there is none here."""
+_TASKS = re.compile(r"(\d{1,10})_(?:(\d{1,7})|\[([0-9,:-]+)(?:%\d+)?\])", re.ASCII)
+"""``123_4``, a job of an array; ``123_[0,4-9%5]``, those of its jobs that are pending, of which 5 may run at once."""
+_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 
 
-def jobs(output: str, adopted: Names = _NONE) -> Iterator[BatchJob]:
+def no_arrays(array: str, index: int) -> str:
+    """Return the UID of a pod where there are no arrays."""
+    return ""
+
+
+def jobs(output: str, adopted: Names = _NONE, arrays: Arrays = no_arrays) -> Iterator[BatchJob]:
     """Read the output of squeue; lines of other jobs, and malformed ones, are left out."""
     for line in output.splitlines():
         fields = line.strip().split("|", 6)
-        if len(fields) == 7 and fields[0].isdigit():
-            job_id, word, hosts, start, end, name, reason = fields
-            job = _job(job_id, word, hosts, start, end, _own_name(job_id, name, adopted), reason, None)
-            if job is not None:
-                yield job
+        if len(fields) == 7:
+            shown_id, word, hosts, start, end, shown_name, reason = fields
+            for job_id, name in _own_names(shown_id, shown_name, adopted, arrays):
+                job = _job(job_id, word, hosts, start, end, name, reason, None)
+                if job is not None:
+                    yield job
+
+
+def _own_names(shown_id: str, name: str, adopted: Names, arrays: Arrays) -> Iterator[tuple[str, str]]:
+    """Return the jobs of a line of squeue or sacct, with the names that podbridge would give to each."""
+    if shown_id.isdigit():
+        yield shown_id, _own_name(shown_id, name, adopted)
+    elif name.startswith(NAME_PREFIX) and (tasks := _TASKS.fullmatch(shown_id)):
+        array, base = name.removeprefix(NAME_PREFIX), tasks[1]
+        for index in _indexes(tasks[2] or tasks[3]):
+            uid = arrays(array, index)
+            if uid:
+                yield f"{base}_{index}", NAME_PREFIX + uid
+
+
+def _indexes(text: str) -> Iterator[int]:
+    """Read ``0,4-9,12-20:2``."""
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is not None:
+            yield from range(int(match[1]), int(match[2] or match[1]) + 1, max(1, int(match[3] or 1)))
+
+
+def index_list(indexes: Sequence[int]) -> str:
+    """Return sorted indexes as ``--array`` reads them: ``0,4-9``."""
+    spans: list[list[int]] = []
+    for index in indexes:
+        if spans and spans[-1][1] == index - 1:
+            spans[-1][1] = index
+        else:
+            spans.append([index, index])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in spans)
 
 
 def _own_name(job_id: str, name: str, adopted: Names) -> str:
@@ -103,7 +145,9 @@ def _own_name(job_id: str, name: str, adopted: Names) -> str:
     return NAME_PREFIX + uid if uid and name == plugin_name else name
 
 
-def past_jobs(output: str, user_name: Callable[[int], str] = str, adopted: Names = _NONE) -> Iterator[BatchJob]:
+def past_jobs(
+    output: str, user_name: Callable[[int], str] = str, adopted: Names = _NONE, arrays: Arrays = no_arrays
+) -> Iterator[BatchJob]:
     """Read the output of sacct: jobs that have ended. ``user_name`` returns the name of a UID.
 
     ``CANCELLED`` without a user is left out: slurmdbd sets it for all open records when slurmctld starts without its
@@ -111,22 +155,14 @@ def past_jobs(output: str, user_name: Callable[[int], str] = str, adopted: Names
     """
     for line in output.splitlines():
         fields = line.strip().split("|")
-        if len(fields) == 7 and fields[0].isdigit() and fields[1] != "CANCELLED":
-            job_id, word, hosts, start, end, name, code = fields
-            by = _CANCELLED_BY.fullmatch(fields[1])
-            job = _job(
-                job_id,
-                word,
-                hosts,
-                start,
-                end,
-                _own_name(job_id, name, adopted),
-                "",
-                code,
-                by=f" by user {user_name(int(by[1]))}" if by else "",
-            )
-            if job is not None and job.phase == "ended":
-                yield job
+        if len(fields) == 7 and fields[1] != "CANCELLED":
+            shown_id, word, hosts, start, end, shown_name, code = fields
+            by_match = _CANCELLED_BY.fullmatch(fields[1])
+            by = f" by user {user_name(int(by_match[1]))}" if by_match else ""
+            for job_id, name in _own_names(shown_id, shown_name, adopted, arrays):
+                job = _job(job_id, word, hosts, start, end, name, "", code, by)
+                if job is not None and job.phase == "ended":
+                    yield job
 
 
 def _job(

@@ -76,6 +76,10 @@ class Batch(SettingsPart):
     )
     settle: Seconds = Field(60, description="Seconds until a submission without an answer is repeated.")
     lost_after: Seconds = Field(60, description="Seconds until a job that is no longer listed is lost.")
+    arrays: bool = Field(False, description="Pods without bridge.vk.io/array are arrays too.")
+    array_wait: Annotated[float, Field(ge=0, le=600)] = Field(
+        1, description="Seconds for which pods of an array wait for more of them, at most."
+    )
     lag: Annotated[float, Field(ge=0, le=3600)] | None = Field(
         None,
         examples=[15],

@@ -30,15 +30,13 @@ from bridge.site.files.beneath import Below, names
 from bridge.site.gangs import launcher
 from bridge.site.jobs import job_actions, job_script, job_status, member_record, request_limits
 from bridge.site.jobs.job_folder import JobFolder
-from bridge.site.jobs.job_record import Gang, JobRecord, Meta
+from bridge.site.jobs.job_record import SHAPE, Gang, JobRecord, Meta
 from bridge.site.jobs.ownership import adopted
 from bridge.site.jobs.site_folder import Folder
 
 log = logging.getLogger(__name__)
 
 OVER = member_record.GANG_OVER
-_SHAPE = ("namespace", "cpus", "memory", "gpus", "gpu_resource", "flavor", "flags")
-"""What is equal for all pods of a group."""
 
 
 def runs_groups(batch: BatchSystem, config: SiteConfig) -> bool:
@@ -300,7 +298,7 @@ def _asks(gang: Gang, nodes: int) -> str:
 
 
 def _differences(wanted: Meta, present: Meta) -> list[tuple[str, object, object]]:
-    pairs = [(name, getattr(wanted, name), getattr(present, name)) for name in _SHAPE]
+    pairs = [(name, getattr(wanted, name), getattr(present, name)) for name in SHAPE]
     # the wait for a grant lengthens the time limit
     if (wanted.grant_wait is None) == (present.grant_wait is None):
         pairs.append(("time_limit", wanted.time_limit, present.time_limit))

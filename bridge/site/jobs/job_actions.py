@@ -34,6 +34,8 @@ def lifecycle(record: JobRecord, settle: float, requested_at: float = NEVER) -> 
     A job whose directory has no id was not found; but a pod that waits for its group has a status. ``settle``: seconds
     after a submission in which the job may still appear.
     """
+    if record.awaits_array:
+        return Lifecycle(State.WANTED)
     if confirmed(record):
         return Lifecycle(State.ENDED)
     if record.started or record.job_id or (record.meta.place is not None and record.batch is not None):

@@ -163,9 +163,9 @@ class JobFolder:
             if script_without_secrets is not None:
                 atomic_files.write(self._below("job.sh"), script_without_secrets, sync=self.site.sync)
 
-    def write_meta(self, meta: Meta) -> None:
-        """Replace ``job.json``."""
-        atomic_files.write(self._below("job.json"), _META.dump_json(meta), sync=self.site.sync)
+    def write_meta(self, meta: Meta, *, sync: bool = True) -> None:
+        """Replace ``job.json``; ``sync``: with fsync, unless the site has none."""
+        atomic_files.write(self._below("job.json"), _META.dump_json(meta), sync=sync and self.site.sync)
 
     def write_id(self, job_id: str) -> None:
         """Write the batch system's id; an incomplete one is ignored, and the job is found by its name."""

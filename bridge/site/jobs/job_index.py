@@ -62,6 +62,8 @@ class JobIndex:
         """Jobs that ended in the batch system less than ``lag`` seconds ago."""
         self.pending_cancellations: set[str] = set()
         """Cancelled jobs that have changed since their actions were run."""
+        self.awaiting_array: set[str] = set()
+        """Pods that the leader has yet to submit in an array."""
         self.gangs: dict[str, set[str]] = {}
         """Jobs of groups, with the pods of each."""
         self.lock = threading.RLock()
@@ -123,6 +125,7 @@ class JobIndex:
                 self._drop_from(entry.record.meta.owner, uid)
                 self.open.discard(uid)
                 self.pending.discard(uid)
+                self.awaiting_array.discard(uid)
                 self.pending_cancellations.discard(uid)
                 self._drop_from_gang(entry.record)
             return None
@@ -229,6 +232,7 @@ class JobIndex:
         is_to_be_forgotten = entry.record.cancel is not None and entry.record.cancel.forget
         if entry.record.cancel is not None:
             self.pending_cancellations.add(uid)
+        (self.awaiting_array.add if entry.record.awaits_array else self.awaiting_array.discard)(uid)
         (self.open.discard if has_ended and is_confirmed and not is_to_be_forgotten else self.open.add)(uid)
 
 

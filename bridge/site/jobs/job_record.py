@@ -21,6 +21,14 @@ class Gang:
 
 
 @dataclass(frozen=True, slots=True)
+class Task:
+    """The index of a pod in an array that was submitted, or was about to be."""
+
+    array: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Meta:
     """The request without its script. ``attempted_at``: time of the last submission.
 
@@ -31,6 +39,7 @@ class Meta:
     ``place``: of a pod that runs in the job of its group. ``gang``: set if this is the job of a group: it has no owner,
     and the resources are those of each pod. ``run``: earlier jobs of the group that ended unused, of its job and of its
     pods. ``attempts``: submissions to the batch system; 0: the group is incomplete.
+    ``array``: equal pods with the same value may be one array; empty: none. ``task``: the index in the last array.
     """
 
     namespace: Namespace
@@ -53,6 +62,17 @@ class Meta:
     place: PlaceInJob | None = None
     gang: Gang | None = None
     run: int = 0
+    array: str = ""
+    task: Task | None = None
+
+
+SHAPE = ("namespace", "cpus", "memory", "gpus", "gpu_resource", "flavor", "flags")
+"""What decides the options of a batch job beside its time limit: equal for all pods of a group, and of an array."""
+
+
+def shape(meta: Meta) -> tuple[object, ...]:
+    """Return the values that are equal for all pods of an array."""
+    return (*(getattr(meta, name) for name in SHAPE), meta.time_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +137,10 @@ class JobRecord:
     def final(self) -> bool:
         """Whether the script recorded its end."""
         return self.pod is not None and self.pod.get("phase") in ("Succeeded", "Failed")
+
+    @property
+    def awaits_array(self) -> bool:
+        """Whether the leader has yet to submit it in an array."""
+        if not self.meta.array or self.meta.task is not None or self.cancel is not None:
+            return False
+        return not (self.job_id or self.started or (self.batch is not None and self.batch.phase == "ended"))

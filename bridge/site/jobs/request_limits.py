@@ -44,7 +44,19 @@ def admitted(owner: str, body: SubmitMessage, config: SiteConfig, now: float) ->
         owner=owner,
         grant_wait=body.grant_wait,
         place=body.place,
+        array=_array(body, config),
     )
+
+
+def _array(body: SubmitMessage, config: SiteConfig) -> str:
+    """Return the owner of the pods with which a pod is to be in an array; empty: none.
+
+    A pod that waits for a grant is in none: it may be withdrawn and submitted again at any time.
+    """
+    if body.array is None or body.place is not None or body.grant_wait is not None:
+        return ""
+    wanted = config.batch.arrays if body.array.wanted is None else body.array.wanted
+    return body.array.owner if wanted else ""
 
 
 def check(body: SubmitMessage, flavor: Flavor | None, default_flavor: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from bridge.errors import ConfigError, SiteRefusedError
 from bridge.protocol.model.identifiers import UID_PATTERN
+from bridge.site.batch import array_files
 from bridge.site.files.atomic_files import read_json, write, write_new
 from bridge.site.files.removal import remove_tree
 from bridge.site.jobs import folder_id
@@ -42,6 +43,7 @@ class Folder:
         self.jobs = path / "jobs"
         self.changed = path / "changed"
         self.gone = path / "gone"
+        self._arrays = path / array_files.FOLDER
         self._staging = path / "staging"
         self._locks = path / "locks"
         self._mark, self._count = secrets.token_hex(4), itertools.count()
@@ -67,7 +69,7 @@ class Folder:
                     "secrets",
                     hint=f"chmod 700 {self.path}",
                 )
-            for part in (self.jobs, self.changed, self.gone, self._staging, self._locks):
+            for part in (self.jobs, self.changed, self.gone, self._arrays, self._staging, self._locks):
                 part.mkdir(mode=0o700, exist_ok=True)
             self.id = folder_id.of(self.path)
             if pool:
@@ -136,7 +138,11 @@ class Folder:
         return {name.partition(".")[0] for name in os.listdir(self.gone)}
 
     def sweep(self, now: float) -> None:
-        """Remove old markers, and directories that a killed process had begun to remove."""
+        """Remove old markers, arrays without pods, and directories that a killed process had begun to remove."""
+        files = array_files.ArrayFiles(self.path)
+        for written_at, array in files.written():
+            if written_at < now - GONE_KEPT and not any(self.job(uid).exists() for uid in files.uids(array)):
+                files.remove(array)
         for name in os.listdir(self.gone):
             with contextlib.suppress(OSError):
                 if (self.gone / name).stat().st_mtime < now - GONE_KEPT:

@@ -18,6 +18,7 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.errors import BatchError
+from bridge.protocol.model.requests import EqualPods
 from bridge.protocol.nats.messages import CancelMessage
 from bridge.protocol.nats.request_table import CANCEL, SUBMIT
 from bridge.site.batch import slurm
@@ -200,7 +201,10 @@ def test_accounting_that_comes_later_is_noticed(scene: Scene, monkeypatch: pytes
 @pytest.mark.parametrize("site", [2], indirect=True)
 def test_ends_that_came_while_the_submitter_was_down(scene: Scene, site: Any) -> None:
     """Neither squeue nor the jobs' own records tell of them, and when the submitter is back slurmdbd is not."""
+    array = {"array": EqualPods(owner=uid(), wanted=True)}
     asked = {
+        "first of an array": submit(OUTLIVES, **array),
+        "second of an array": submit(OUTLIVES, **array),
         "late": submit(OUTLIVES, flags=["--time=1"]),
         "on a bad node": submit(OUTLIVES, flags=["--nodelist=node-1"]),
         "cancelled": submit(OUTLIVES),
@@ -213,7 +217,7 @@ def test_ends_that_came_while_the_submitter_was_down(scene: Scene, site: Any) ->
         site.client.call(SUBMIT, uids[name], wanted.model_copy(update={"script": deaf}))
     ids = {name: site.wait(uids[name], "running" if name != "failed" else "ended").job_id for name in asked}
     site.kill(site.processes[0])
-    scene.run("scancel", ids["cancelled"])
+    scene.run("scancel", *(ids[name] for name in ("cancelled", "first of an array", "second of an array")))
     scene.fail_node()
     scene.let_time_pass(ids["late"])
     eventually(lambda: not any(scene.state(job) for job in ids.values()), timeout=FORGOTTEN)
@@ -226,7 +230,10 @@ def test_ends_that_came_while_the_submitter_was_down(scene: Scene, site: Any) ->
     finally:
         scene.cluster.start_daemon("slurmdbd")
     ends = {name: site.wait(pod, "ended", 8) for name, pod in uids.items()}
+    assert ids["second of an array"].partition("_")[0] == ids["first of an array"].partition("_")[0]
     assert {name: end.reason for name, end in ends.items()} == {
+        "first of an array": "Cancelled",
+        "second of an array": "Cancelled",
         "late": "DeadlineExceeded",
         "on a bad node": "NodeFail",
         "cancelled": "Cancelled",

@@ -241,6 +241,18 @@ def test_the_namespace_opens_pools_to_its_pods(world: World, app: flask.testing.
     assert {t["key"] for t in patch["/spec/tolerations"]} >= {names.POOL_TAINT, names.VIRTUAL_TAINT}
 
 
+@pytest.mark.parametrize(
+    ("of_owner", "of_namespace", "value"), [("true", None, "true"), (None, "true", "true"), ("false", "true", "false")]
+)
+def test_the_array_annotation_of_owner_or_namespace_reaches_the_pod(
+    world: World, app: flask.testing.FlaskClient, of_owner: str | None, of_namespace: str | None, value: str
+) -> None:
+    world.owner = {"uid": "1", "annotations": {} if of_owner is None else {names.ARRAY: of_owner}}
+    world.annotations = {} if of_namespace is None else {names.ARRAY: of_namespace}
+    patch = patch_of(ask(app, "/mutate", review(pod({"ownerReferences": JOB_OWNER}))))
+    assert {"op": "add", "path": "/metadata/annotations", "value": {names.ARRAY: value}} in patch
+
+
 def annotated(name: str, value: str) -> dict[str, Any]:
     return pod({"annotations": {name: value}})
 

@@ -65,6 +65,14 @@ def test_what_members_get_to_find_each_other(ways: str, problems: int) -> None:
     )
 
 
+@pytest.mark.parametrize(("text", "problems"), [("true", 0), ("false", 0), ("", 1), ("True", 1), ("yes", 1)])
+def test_the_values_of_the_array_annotation(text: str, problems: int) -> None:
+    body = pod("a")
+    body["metadata"]["annotations"][names.ARRAY] = text
+    expected = [f"annotation {names.ARRAY}: {text!r} is not allowed; allowed: 'true', 'false'"] * problems
+    assert pool_rules.invalid(body, None) == expected
+
+
 def test_a_placement_is_race_or_not_set() -> None:
     body = pod("a,b")
     body["metadata"]["annotations"][names.PLACEMENT] = "race"

@@ -4,6 +4,7 @@ import pytest
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.protocol.nats.messages import Empty, SubmitMessage
+from bridge.site.batch.array_files import ArrayFiles
 from bridge.site.batch.batch_interface import Amount, BatchJob, Capacity, GangStarter
 from bridge.site.batch_list import BatchList
 from bridge.site.config.site_config import parse
@@ -21,14 +22,17 @@ class MemoryBatch:
     """What a cluster would do: jobs appear when submitted, and are told of until ``forget``."""
 
     kind, period, lag, eager = "memory", 1.0, 2.0, False
-    one_machine, gangs, mpi_ways = False, True, ("none", "pmix")
+    one_machine, gangs, arrays, mpi_ways = False, True, True, ("none", "pmix")
 
-    def __init__(self):
+    def __init__(self, folder=None):
+        self.files = ArrayFiles(folder)
+        self.array_submits, self.most = [], 1000
         self.table, self.submits, self.cancelled, self.history = {}, [], [], {}
         self.refuse = self.silent = self.down = None
         self.swallow, self.refuses_gangs = False, ""
         self.queries = 0
         self.during_submit = lambda: None
+        self.refuse_array = lambda size: None
 
     def version(self):
         return "memory 1"
@@ -44,6 +48,30 @@ class MemoryBatch:
         if self.silent or self.swallow:
             raise BatchUnknownOutcomeError("no answer", retryable=True)
         return job_id
+
+    def most_in_array(self):
+        self._ask()
+        return self.most
+
+    def submit_array(self, request, indexes):
+        """Each job of an array has the name of the array: its pod is known by the file alone."""
+        self.array_submits.append((request.array, list(indexes)))
+        self.during_submit()
+        if refuse := self.refuse_array(len(indexes)) or self.refuse:
+            raise refuse
+        ids = {index: f"{len(self.array_submits) + 1000}_{index}" for index in indexes}
+        if not self.swallow:
+            for index, job_id in ids.items():
+                uid = self.files.uid(request.array, index)
+                self.table[job_id] = BatchJob(id=job_id, uid=uid, phase="queued", reason="Priority")
+        if self.silent or self.swallow:
+            raise BatchUnknownOutcomeError("no answer", retryable=True)
+        return ids
+
+    def find_array(self, array):
+        self._ask()
+        ids = {job.uid: job.id for job in self.table.values()}
+        return {uid: ids[uid] for uid in self.files.uids(array) if uid in ids and "_" in ids[uid]}
 
     def find(self, uid):
         self._ask()
@@ -103,7 +131,7 @@ class World:
     """A site whose submitters may be dropped and made anew at any moment."""
 
     def __init__(self, path):
-        self.path, self.batch, self.clock = path / "site", MemoryBatch(), FakeClock()
+        self.path, self.batch, self.clock = path / "site", MemoryBatch(path / "site"), FakeClock()
         self.events = []
         self.config = parse(TEXT)
         self.again()
@@ -170,6 +198,7 @@ class World:
     def look(self, seconds=0.0):
         self.clock.advance(seconds)
         self.watcher.read_changes()
+        self.submitter.arrays.run(1.0)
         self.watcher.poll_batch_system()
 
     def write(self, name, content, uid=UID):

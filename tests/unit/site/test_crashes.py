@@ -38,6 +38,15 @@ class Killer:
             return answer
 
         world.batch.submit = submit
+        real_array = world.batch.submit_array
+
+        def submit_array(request: Any, indexes: Any) -> Any:
+            self.step()
+            answer = real_array(request, indexes)
+            self.step()
+            return answer
+
+        world.batch.submit_array = submit_array
 
     def _wrapped(self, real: Any) -> Any:
         def call(*args: Any, **more: Any) -> Any:

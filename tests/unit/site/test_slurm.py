@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
 from bridge.site.batch import batch_user, slurm_flags
 from bridge.site.batch import slurm_text as text
+from bridge.site.batch.array_files import ArrayFiles
 from bridge.site.batch.batch_interface import BatchJobRequest
 from bridge.site.batch.slurm import SlurmBatch
 from bridge.site.batch.slurm_flags import allowed_flags
@@ -50,6 +53,51 @@ def test_squeue_as_22_05_and_26_05_print_it() -> None:
     )
     assert found["a-8"].by_itself
     assert found["a-8"].ended_at == 1795266743
+
+
+SQUEUE_OF_ARRAYS = """\
+20_[0,3-5%2]|PENDING||N/A|N/A|pb-arr|Resources
+20_[6-10:2]|PENDING||N/A|N/A|pb-arr|Resources
+20_1|RUNNING|node-0|1795266742|1795266802|pb-arr|None
+20_2|COMPLETED|node-1|1795266742|1795266743|pb-arr|None
+20_11|RUNNING|node-1|1795266742|1795266743|pb-arr|None
+21_[0-99999]|PENDING||N/A|N/A|somebody else's|Resources
+22_0|RUNNING|node-1|1795266742|1795266743|pb-other|None
+20_[0-2,...]|PENDING||N/A|N/A|pb-arr|Resources
+"""
+
+
+def pod_of(array: str, index: int) -> str:
+    return f"a-{index}" if array == "arr" and index < 11 else ""
+
+
+def test_squeue_of_an_array() -> None:
+    found = {job.uid: job for job in text.jobs(SQUEUE_OF_ARRAYS, arrays=pod_of)}
+    assert sorted(found, key=lambda uid: int(uid[2:])) == [f"a-{index}" for index in (*range(7), 8, 10)]
+    assert {job.id for job in found.values()} == {f"20_{uid[2:]}" for uid in found}
+    assert (found["a-8"].phase, found["a-8"].message) == ("queued", "Slurm job 20_8 is pending: Resources")
+    assert (found["a-1"].phase, found["a-1"].host) == ("running", "node-0")
+    assert (found["a-2"].phase, found["a-2"].by_itself) == ("ended", True)
+    assert list(text.jobs(SQUEUE_OF_ARRAYS)) == []
+
+
+def test_sacct_of_an_array() -> None:
+    output = (
+        "20_1|COMPLETED|node-0|1|2|pb-arr|3:0\n"
+        "20_[4-5]|CANCELLED by 0|None assigned|Unknown|2|pb-arr|0:0\n20_6|RUNNING|node-0|1|Unknown|pb-arr|0:0\n"
+    )
+    found = {job.id: job for job in text.past_jobs(output, arrays=pod_of)}
+    assert sorted(found) == ["20_1", "20_4", "20_5"]
+    assert (found["20_1"].uid, found["20_1"].exit_code) == ("a-1", 3)
+    assert (found["20_5"].reason, found["20_5"].message) == ("Cancelled", "Slurm job 20_5 was cancelled by user 0")
+
+
+@given(st.sets(st.integers(0, 200), min_size=1))
+def test_indexes_are_written_as_slurm_reads_them(indexes: set[int]) -> None:
+    written = text.index_list(sorted(indexes))
+    line = f"7_[{written}]|PENDING||N/A|N/A|pb-arr|None"
+    read = [job.id for job in text.jobs(line, arrays=lambda array, index: f"a-{index}")]
+    assert read == [f"7_{index}" for index in sorted(indexes)]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +191,7 @@ node-5|0/64/0/64|1000|0|gpu:2,craynetwork:4|gpu:1|idle|other|
 # --- sbatch -----------------------------------------------------------------------------------------------------------
 def slurm(tmp_path: Path, lines: str = "", more: str = "") -> SlurmBatch:
     """Slurm with an sbatch that does as it is told, and keeps what it got."""
-    for name in ("sbatch", "squeue", "scancel", "sinfo", "sacct"):
+    for name in ("sbatch", "squeue", "scancel", "sinfo", "sacct", "scontrol"):
         tool = tmp_path / name
         tool.write_text(
             f'#!/bin/bash\nprintf "%s\\n" "$@" >{tmp_path}/{name}.words\ncat >{tmp_path}/{name}.stdin\n'
@@ -218,6 +266,52 @@ def test_9_8_no_secret_is_given_to_slurm(tmp_path: Path, monkeypatch: pytest.Mon
     names = {line.partition("=")[0] for line in (tmp_path / "sbatch.env").read_text().splitlines()}
     assert names.isdisjoint({"MY_TOKEN", "SBATCH_PARTITION", "SLURM_JOB_ID"})
     assert "--export=ALL" in (tmp_path / "sbatch.words").read_text().split("\n")
+
+
+def test_an_array_is_one_sbatch(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    batch = slurm(tmp_path, "echo 77", f'folder = "{folder}"')
+    (folder / "arrays").mkdir(parents=True)
+    ArrayFiles(folder).write("arr", ("a-0", "a-1", "a-2"), sync=False)
+    array_request = BatchJobRequest(uid="a-0", folder=folder / "jobs/a-0", array="arr")
+    assert batch.submit_array(array_request, [0, 1, 2]) == {0: "77_0", 1: "77_1", 2: "77_2"}
+    words = (tmp_path / "sbatch.words").read_text().split("\n")
+    assert {"--array=0-2", "--job-name=pb-arr", f"--chdir={folder}/jobs", "--nodes=1"} <= set(words)
+    script = (tmp_path / "sbatch.stdin").read_text()
+    for index in (1, 2, 3):
+        job = folder / f"jobs/a-{index}"
+        job.mkdir(parents=True)
+        (job / "job.sh").write_text("echo $PWD\n")
+        environment = {**os.environ, "SLURM_ARRAY_TASK_ID": str(index)}
+        result = subprocess.run(["bash", "-c", script], env=environment, capture_output=True)
+        assert (result.returncode == 0, (job / "script.log").exists()) == (index < 3, index < 3)
+    assert (folder / "jobs/a-2/script.log").read_text() == f"{folder}/jobs/a-2\n"
+    shutil.rmtree(folder)  # a job of an array whose pods are gone does nothing
+    assert subprocess.run(["bash", "-c", script], env=environment, capture_output=True).returncode == 0
+
+
+def test_an_array_runs_as_no_other_user(tmp_path: Path) -> None:
+    made = slurm(tmp_path)
+    made._config = made._config.model_copy(update={"options": ["--uid=1000"]})
+    with pytest.raises(BatchError, match="an array can't run as another user"):
+        made.submit_array(BatchJobRequest(uid="a-0", folder=tmp_path / "jobs/a-0", array="arr"), [0, 1])
+
+
+def test_the_jobs_of_an_array_are_found_by_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    rows = "21_1|PENDING||N/A|N/A|pb-arr|None\\n9_1|PENDING||N/A|N/A|pb-arr|None\\n9_[0]|PENDING||N/A|N/A|pb-arr|None"
+    batch = slurm(tmp_path, f"printf '{rows}\\n'", f'folder = "{folder}"')
+    (folder / "arrays").mkdir(parents=True)
+    ArrayFiles(folder).write("arr", ("a-0", "a-1"), sync=False)
+    assert batch.find_array("arr") == {"a-0": "9_0", "a-1": "9_1"}
+    assert "--name=pb-arr" in (tmp_path / "squeue.words").read_text().split("\n")
+    assert "SLURM_BITSTR_LEN=0" in (tmp_path / "squeue.env").read_text().split("\n")
+
+
+@pytest.mark.parametrize(("line", "most"), [("MaxArraySize            = 1001", 1001), ("MaxJobId = 9", 0)])
+def test_the_size_of_an_array_is_slurms(tmp_path: Path, line: str, most: int) -> None:
+    batch = slurm(tmp_path, f"echo '{line}'")
+    assert [batch.most_in_array() for _ in range(2)] == [most] * 2
 
 
 def test_9_11_resources_are_asked_for_in_slurms_units(tmp_path: Path) -> None:

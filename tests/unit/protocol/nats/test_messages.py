@@ -31,6 +31,7 @@ LATER = {
     "volumes": {},
     "user": None,
     "place": None,
+    "array": None,
     "gangs": False,
     "gang_grants": False,
     "gang": "",

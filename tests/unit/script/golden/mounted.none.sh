@@ -8,7 +8,11 @@ if [[ ${1-} != inside && ${1-} != leftovers ]]; then
         [[ -d started ]]
         exit
     fi
-    printf '%s\n' "${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}" >started/job
+    if [[ ${SLURM_ARRAY_TASK_ID-} ]]; then
+        printf '%s_%s\n' "$SLURM_ARRAY_JOB_ID" "$SLURM_ARRAY_TASK_ID"
+    else
+        printf '%s\n' "${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}"
+    fi >started/job
 fi
 LOCALE=${LC_ALL-}
 if [[ ${1-} != inside ]]; then
