@@ -212,8 +212,7 @@ class Hub:
                     if isinstance(action, SetPlaces):
                         patch = places.places_patch(pod, action.places, place)
                         self.api.patch(PODS.path_of(pod), pods.conditional(patch, pod))
-                    elif isinstance(action, BindToPool):
-                        assert place is not None
+                    elif isinstance(action, BindToPool) and place is not None:  # else another one has succeeded
                         grant = {names.GRANT: action.grant} if action.grant else {}
                         body = pods.binding(pod, action.pool, {names.PLACE_IN_JOB: place.text, **grant})
                         body["metadata"]["resourceVersion"] = pod["metadata"]["resourceVersion"]
@@ -358,7 +357,7 @@ class GangRace(RuleBasedStateMachine):
     @precondition(lambda self: self.api.pods() and not any(site.ran for site in self.sites.values()))
     @rule(number=NUMBER, now=st.integers(0, 3))
     def a_pod_is_deleted(self, number: int, now: int) -> None:
-        """Before the start: later, a pod may come when another has succeeded, and gets a job of its own."""
+        """Before the start: a pod that comes when another has succeeded gets a job of its own."""
         if now == 3:
             self.disturbed = True
             everyone = self.api.pods()
