@@ -452,7 +452,7 @@ class GangRace(RuleBasedStateMachine):
 
 
 GangRace.TestCase.settings = settings(
-    max_examples=examples(20, 80),
+    max_examples=examples(10, 80),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
