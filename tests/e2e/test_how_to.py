@@ -3,6 +3,7 @@
 What a page tells to edit or to write, its test does. ``tests/docs_blocks.py`` lists the pages.
 """
 
+import json
 import os
 import re
 import shutil
@@ -30,6 +31,7 @@ from cluster.tools import ANYTHING
 from cluster.world import NAMESPACE
 from tests.contract.nats.servers import certificate, listens
 from tests.docs_blocks import DOCS, Block, Shell, command, commands, manifests
+from tests.e2e.rendezvous import container, lines
 
 pytestmark = pytest.mark.real
 
@@ -144,6 +146,30 @@ def test_from_sbatch(world, shell):
     assert world.job(world.job_of(notebook))["TimeLimit"] == "08:00:00"
     shell.run(Block(page, 0, f"kubectl delete {files}", ""))
     world.gone(notebook)
+
+
+def test_groups_at_a_pool(world, shell):
+    """The pods of each example of groups.md find each other, in one job of the site."""
+    ring = container("$MASTER_ADDR", "$MASTER_PORT", "$RANK", "$WORLD_SIZE")
+    programs = {"[python3, train.py]": ring["command"], "[solve]": ["sh", "-c", "echo $PMI_RANK of $PMI_SIZE"]}
+    said = {}
+    examples = manifests("users/groups.md")
+    for text in examples.values():
+        for old, new in {**programs, "site-a": POOL}.items():
+            text = text.replace(old, new if isinstance(new, str) else json.dumps(new))
+        body = yaml.safe_load(text)
+        body["spec"]["template"]["spec"]["containers"][0]["env"] = ring["env"]
+        world.api("POST", f"/apis/batch/v1/namespaces/{REMOTE}/jobs", body)
+    for name in examples:
+        pods = eventually(lambda n=name: len(p := world.pods(REMOTE, f"job-name={n}")) == 2 and p, "two pods", 30)
+        ended = [world.ended(pod) for pod in pods]
+        assert len({world.remote_job(pod) for pod in ended}) == 1
+        said[name] = sorted(world.logs(pod).strip() for pod in ended)
+    address = said["torch"][0].rpartition(" ")[2]
+    assert address.startswith("torch-0")
+    assert said == {"torch": lines(address, 2), "solve": ["0 of 2", "1 of 2"]}
+    for name in said:
+        world.api("DELETE", f"/apis/batch/v1/namespaces/{REMOTE}/jobs/{name}", {"propagationPolicy": "Background"})
 
 
 def test_billing(world, shell):

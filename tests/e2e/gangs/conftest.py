@@ -1,14 +1,21 @@
-"""One cluster for each version of Kubernetes, with podbridge and the controllers of groups; all tests here share it."""
+"""One cluster for each version of Kubernetes with podbridge, the controllers of groups and a site, for all tests."""
 
 from contextlib import ExitStack
 
 import pytest
 
-from cluster import Cluster
+from cluster import Cluster, pools
 from cluster.gangs import WORKLOAD_API
+from cluster.pods import PoolWorld
 from cluster.world import NAMESPACE, World
 
-OPTIONS = {"nodes": 4, "gangs": True, "kuberay": True, "podbridge": {"slurm": {"pollIdle": 0.5}}}
+OPTIONS = {
+    "nodes": 4,
+    "gangs": True,
+    "kuberay": True,
+    "pools": ["local-site"],
+    "podbridge": {"slurm": {"pollIdle": 0.5}},
+}
 OWNERS = (
     "ray.io/v1/namespaces/{}/rayjobs",
     "ray.io/v1/namespaces/{}/rayclusters",
@@ -21,6 +28,15 @@ OWNERS = (
 )
 
 
+class GangWorld(PoolWorld):
+    """A cluster whose pods are at the colocated Slurm and at the site."""
+
+    def clear(self):
+        """Delete every pod, and wait until no pod and no job is left."""
+        World.clear(self)
+        super().clear()
+
+
 @pytest.fixture(scope="package")
 def worlds(state_folder):
     """Return a function that returns the running cluster of a version of Kubernetes."""
@@ -31,8 +47,7 @@ def worlds(state_folder):
             if version not in running:
                 options = {"slurm": "26.05", "kubernetes": version, **OPTIONS}
                 cluster = stack.enter_context(Cluster(state_folder / f"gangs-{version}", **options))
-                cluster.start_podbridge()
-                running[version] = World(cluster)
+                running[version] = GangWorld.started(cluster)
             return running[version]
 
         yield start
@@ -44,7 +59,8 @@ def world(request, worlds):
     found = worlds(request.param)
     yield found
     for owner in OWNERS:
-        found.api("DELETE", f"/apis/{owner.format(NAMESPACE)}", {"propagationPolicy": "Background"})
+        for namespace in (NAMESPACE, pools.NAMESPACE):
+            found.api("DELETE", f"/apis/{owner.format(namespace)}", {"propagationPolicy": "Background"})
     for version in WORKLOAD_API[request.param][:1]:
         found.api("DELETE", f"/apis/{version}/namespaces/{NAMESPACE}/podgroups")
     found.clear()

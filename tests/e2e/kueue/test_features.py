@@ -5,6 +5,7 @@ import pytest
 from cluster import kueue, pools
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
+from tests.e2e.rendezvous import container, lines
 
 pytestmark = pytest.mark.real
 SLURM = kueue.QUEUE
@@ -53,6 +54,41 @@ def test_a_job_that_kueue_preempts_leaves_its_site_and_comes_back(world):
     world.let_go(name)
     for job in (high, low):
         world.completed(job, 60)
+
+
+def test_a_jobset_that_is_admitted_to_the_flavor_of_a_pool_is_one_job_of_its_slurm(world):
+    name, size, flavor = f"mesh-{next(world.counts)}", 3, "slurm-site"
+    queue = world.quota({flavor: size}, pools.NAMESPACE)
+    annotations = {"bridge.vk.io/members-per-node": "2", "bridge.vk.io/rendezvous": "torch,hostfile"}
+    pod = world.template(annotations=annotations)
+    check = (
+        f'[ "$(head -n 1 $PODBRIDGE_GROUP_HOSTFILE), $(wc -l <$PODBRIDGE_GROUP_HOSTFILE)" = "$MASTER_ADDR, {size}" ]'
+    )
+    pod["spec"]["containers"] = [container("$MASTER_ADDR", "$MASTER_PORT", "$RANK", "$WORLD_SIZE", check)]
+    job = {"parallelism": size, "completions": size, "backoffLimit": 0, "template": pod}
+    path = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{pools.NAMESPACE}/jobsets"
+    body = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": queue}},
+        "spec": {"replicatedJobs": [{"name": "w", "template": {"spec": job}}]},
+    }
+    jobset = world.api("POST", path, body)
+    assert world.admitted(jobset) == flavor
+    label = f"jobset.sigs.k8s.io/jobset-name={name}"
+    pods = eventually(lambda: len(found := world.pods(pools.NAMESPACE, label)) == size and found, "its pods", 60)
+    ended = [world.ended(pod) for pod in pods]
+    (one,) = {world.remote_job(pod) for pod in ended}
+    assert one.startswith(f"{flavor}/")
+    met = sorted(world.logs(pod).strip() for pod in ended)
+    assert met == lines(f"{name}-w-0-0.{name}.{pools.NAMESPACE}.svc.cluster.local", size)
+    assert {pod["status"]["phase"] for pod in ended} == {"Succeeded"}
+
+    def completed():
+        conditions = world.api("GET", f"{path}/{name}")["status"].get("conditions") or ()
+        return any(c["type"] == "Completed" and c["status"] == "True" for c in conditions)
+
+    eventually(completed, "the JobSet is complete", 60)
 
 
 def test_a_gang_that_is_admitted_in_part_is_a_smaller_slurm_job(world):

@@ -6,13 +6,14 @@ import pytest
 
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
+from cluster.ports import free_block
 from tests.e2e.pools.groups import JOBS, SIZE, delete, members, nothing_left, start
 
 pytestmark = pytest.mark.real
 
 SITES = ("local-site", "slurm-site", "condor-site")
 RING = """
-import os, socket, sys
+import os, socket, sys, time
 name, port = sys.argv[1], int(sys.argv[2])
 rank, size = int(os.environ["PODBRIDGE_GROUP_RANK"]), int(os.environ["PODBRIDGE_GROUP_SIZE"])
 server = socket.create_server(("", port + rank))
@@ -22,7 +23,7 @@ while True:
         out = socket.create_connection((f"{name}-{after}.{name}", port + after), 5)
         break
     except ConnectionRefusedError:
-        continue
+        time.sleep(0.1)
 out.sendall(f"hello from {rank}".encode())
 out.close()
 print(server.accept()[0].recv(100).decode(), flush=True)
@@ -32,7 +33,7 @@ print(server.accept()[0].recv(100).decode(), flush=True)
 @pytest.mark.parametrize("site", SITES)
 def test_the_members_of_a_job_are_one_job_at_the_site_and_find_each_other(pools_world, site):
     world, name = pools_world, f"ring-{site}"
-    pods = start(world, name, site, f"python3 -c '{RING}' {name} {47_100 + 10 * SITES.index(site)}")
+    pods = start(world, name, site, f"python3 -c '{RING}' {name} {free_block(SIZE)}")
     ended = [world.ended(pod) for pod in pods]
     assert [world.logs(pod) for pod in ended] == [f"hello from {(rank - 1) % SIZE}\n" for rank in range(SIZE)]
     assert [pod["status"]["phase"] for pod in ended] == ["Succeeded"] * SIZE
@@ -80,33 +81,33 @@ def test_a_group_waits_for_its_members_and_says_so(pools_world):
     world.clear()
 
 
-@pytest.mark.parametrize("site", SITES)
-def test_two_groups_that_need_more_than_half_of_the_site_run_one_after_the_other(pools_world, site):
+def test_two_groups_that_need_more_than_half_of_a_site_run_one_after_the_other(pools_world):
     """Their pods are created alternately; neither keeps a part of the site while it waits for the rest."""
-    world, cpus = pools_world, {"local-site": 6, "slurm-site": 25}[site]
-    pods = {"left": [], "right": []}
-    requests = {"requests": {"cpu": str(cpus), "memory": "32Mi"}}
-    container = {"name": "main", "image": "busybox", "command": ["sleep", "2"], "resources": requests}
+    world = pools_world
+    shapes = {"local-site": ("6", "3"), "slurm-site": ("25", "2")}  # CPUs of each pod, pods on a node
+    pods = {(site, side): [] for site in shapes for side in ("left", "right")}
     for number in range(SIZE):
-        for name, group in pods.items():
+        for (site, side), group in pods.items():
+            cpus, per_node = shapes[site]
+            name, requests = f"{side}-{site}", {"requests": {"cpu": cpus, "memory": "32Mi"}}
+            container = {"name": "main", "image": "busybox", "command": ["sleep", "2"], "resources": requests}
             metadata = {"name": f"{name}-{number}", "labels": {"kueue.x-k8s.io/pod-group-name": name}}
             metadata["annotations"] = {
                 "bridge.vk.io/pools": site,
-                "bridge.vk.io/members-per-node": "3" if site == "local-site" else "2",
+                "bridge.vk.io/members-per-node": per_node,
                 "kueue.x-k8s.io/pod-group-total-count": str(SIZE),
             }
-            spec = {"restartPolicy": "Never", "containers": [container]}
-            body = {"metadata": metadata, "spec": spec}
+            body = {"metadata": metadata, "spec": {"restartPolicy": "Never", "containers": [container]}}
             group.append(world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body))
-    times = []
-    for group in pods.values():
+    times = {site: [] for site in shapes}
+    for (site, _), group in pods.items():
         ends = [world.ended(pod) for pod in group]
         assert {pod["status"]["phase"] for pod in ends} == {"Succeeded"}
         assert len({world.remote_job(pod) for pod in ends}) == 1
         states = [pod["status"]["containerStatuses"][0]["state"]["terminated"] for pod in ends]
-        times.append((min(state["startedAt"] for state in states), max(state["finishedAt"] for state in states)))
-    first, second = sorted(times)
-    assert first[1] <= second[0], "no time in common"
+        times[site].append((min(state["startedAt"] for state in states), max(state["finishedAt"] for state in states)))
+    for first, second in map(sorted, times.values()):
+        assert first[1] <= second[0], "no time in common"
     world.clear()
 
 
