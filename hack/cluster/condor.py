@@ -111,7 +111,7 @@ START = True
 SUSPEND = False
 PREEMPT = False
 KILL = False
-RANK = Scheduler =?= $(DedicatedScheduler)
+RANK = 0
 STARTD_ATTRS = $(STARTD_ATTRS) DedicatedScheduler
 UNUSED_CLAIM_TIMEOUT = 60
 NEGOTIATOR_INTERVAL = 1
