@@ -207,9 +207,10 @@ def _leave(view: PlaceView, members: list[Pod], why: str) -> _Results:
 
 def _wants_race(group: Group) -> bool:
     """Whether all waiting members request a race. A member of a group does not race on its own."""
-    if len(group.waiting) == 1 and (group.ref is not None or links.group_of(group.waiting[0]) is not None):
+    members = group.waiting
+    if not all(map(places.wants_race, members)):
         return False
-    return all(map(places.wants_race, group.waiting))
+    return len(members) > 1 or (group.ref is None and links.group_of(members[0]) is None)
 
 
 def _places(
