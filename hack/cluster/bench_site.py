@@ -9,17 +9,19 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.config.pools import NatsSection, PoolsSection
 from bridge.core.threads import SWITCH_INTERVAL, Supervisor
 from bridge.pools.submitter import submission
-from bridge.protocol.model.requests import JobSubmission
-from bridge.protocol.nats.messages import CancelMessage, SubmitMessage
+from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.requests import EqualPods, JobSubmission
+from bridge.protocol.nats.messages import CancelMessage, Snapshot, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_client import PoolClient
-from bridge.protocol.nats.request_table import CANCEL, SUBMIT
+from bridge.protocol.nats.request_table import CANCEL, SNAPSHOT, SUBMIT
 from bridge.script import build, library
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.runtimes import runtime_table as runtimes
@@ -137,6 +139,60 @@ def sbatch_times(cluster: Cluster) -> tuple[list[float], list[float]]:
             client.call(CANCEL, job, CancelMessage(grace=0, forget=True))
             time.sleep(0.05)
     return straight, ours
+
+
+@dataclass(frozen=True)
+class ArrayCosts:
+    """Seconds: from the first submission until each pod has a batch job, and of CPUs meanwhile."""
+
+    arrays: int
+    wall: float
+    submitter: float
+    slurmctld: float
+
+
+def array_costs(cluster: Cluster, count: int, owner: str) -> ArrayCosts:
+    """Submit equal pods to the site's Slurm, where they wait; ``owner``: of an array, empty for single jobs."""
+    overrides = {"limits": {"allow_user_flags": True}, "batch": {"array_wait": 60}, "runtime": {"kind": "none"}}
+    name = cluster.start_submitter(SLURM, overrides)
+    pod, config = bench_pods.pods(1)[0], BuildConfig.model_validate({"runtime": {"kind": "none"}})
+    array = EqualPods(owner=owner, wanted=True) if owner else None
+    more = {"array": array, "flags": ["--begin=now+1hour"]}
+    message = _submit(pod, config).model_copy(update=more)
+    with hub(cluster, SLURM) as client:
+
+        def all_jobs() -> dict[str, str]:
+            ids, after = dict[str, str](), ""
+            while True:
+                page = client.call(SNAPSHOT, "", Snapshot(after=after))
+                ids.update((job.job, job.job_id) for job in page.jobs if isinstance(job, JobStatus))
+                if not page.more:
+                    return ids
+                after = page.jobs[-1].job
+
+        def work(number: int) -> None:
+            for _ in range(number, count, AT_ONCE):
+                client.call(SUBMIT, str(uuid.uuid4()), message)
+
+        pids = [cluster.pid(name), cluster.pid(f"{SLURM}-slurmctld")]
+        before, began = [_cpu_with_children(pid) for pid in pids], time.monotonic()
+        bare.parallel(AT_ONCE, work)
+        eventually(lambda: len(all_jobs()) == count and all(all_jobs().values()), "a job for each pod", 300)
+        wall = time.monotonic() - began
+        after = [_cpu_with_children(pid) for pid in pids]
+        jobs = all_jobs()
+        for job in jobs:
+            client.call(CANCEL, job, CancelMessage(grace=0, forget=True))
+        eventually(lambda: not all_jobs(), "nothing is left", 300)
+    cluster.stop_submitter(SLURM)
+    arrays = {job_id.partition("_")[0] for job_id in jobs.values()}
+    return ArrayCosts(len(arrays), wall, after[0] - before[0], after[1] - before[1])
+
+
+def _cpu_with_children(pid: int | None) -> float:
+    """Return the CPU seconds of a process and of those of its children that have ended, as commands have."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / 100
 
 
 def p50(values: list[float]) -> float:

@@ -21,6 +21,7 @@ PROBES = 200
 WARM_UP = 100
 READERS, LINES = 200, 10
 SUBMITS, ROUNDS = 3, 3
+ARRAY = 1000
 
 
 def run(pods: int, many: int) -> int:
@@ -67,6 +68,16 @@ def way_to_the_site(table: Table, state: Path, pods: int) -> None:
         table.add("(c) sbatch, p50", f"{fast * 1000:.0f} ms", f"{len(straight)} times")
         table.add("(d) submit by podbridge, p50", f"{slow * 1000:.0f} ms", "from the hub, sbatch included")
         table.add("d - c", f"{(slow - fast) * 1000:.0f} ms", "to reach: under 100 ms")
+        cluster.stop_submitter(bench_site.SLURM)
+        arrays(table, cluster)
+
+
+def arrays(table: Table, cluster: Cluster) -> None:
+    """Measure equal pods at a Slurm, each as a job and all as an array."""
+    for name, owner in (("jobs", ""), ("an array", "owner")):
+        costs = bench_site.array_costs(cluster, ARRAY, owner)
+        note = f"{costs.arrays} sbatch; CPU: submitter {costs.submitter:.1f} s, slurmctld {costs.slurmctld:.2f} s"
+        table.add(f"(e) {ARRAY} pods as {name}", f"{costs.wall:.1f} s", note)
 
 
 def hub(table: Table, state: Path, pods: int, many: int) -> None:

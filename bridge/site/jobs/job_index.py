@@ -76,6 +76,7 @@ class JobIndex:
         empty: list[str] = []
         with self.lock:
             self.entries.clear()
+            self.awaiting_array.clear()
             self._order.clear()
             self.gangs.clear()
             for uid in self._folder.uids():

@@ -1,4 +1,4 @@
-"""Indexed Jobs whose pods start together, at the sites."""
+"""Indexed Jobs at the sites, whose pods start together unless their Job says otherwise."""
 
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
@@ -7,8 +7,11 @@ SIZE = 3
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 
 
-def start(world, name, site, script, annotations=None, container=None, **spec):
-    """Create an Indexed Job whose pods start together; return its pods once all are there."""
+GANG = {"bridge.vk.io/gang": "true"}
+
+
+def start(world, name, site, script, annotations=None, container=None, of_job=GANG, **spec):
+    """Create an Indexed Job with the annotations ``of_job``; return its pods once all are there."""
     container = {"name": "main", "image": "busybox", "command": ["sh", "-c", script], **(container or {})}
     container |= {"resources": {"requests": {"cpu": "1", "memory": "32Mi"}}}
     # at the HTCondor, a slot for each pod: a group on one slot is an ordinary job
@@ -16,7 +19,7 @@ def start(world, name, site, script, annotations=None, container=None, **spec):
     annotations = {"bridge.vk.io/pools": site, "bridge.vk.io/members-per-node": str(per_node), **(annotations or {})}
     pod = {"restartPolicy": "Never", "containers": [container], "subdomain": name, "terminationGracePeriodSeconds": 1}
     body = {
-        "metadata": {"name": name, "annotations": {"bridge.vk.io/gang": "true"}},
+        "metadata": {"name": name, "annotations": of_job},
         "spec": {
             "parallelism": SIZE,
             "completions": SIZE,
