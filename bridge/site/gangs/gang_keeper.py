@@ -20,6 +20,8 @@ CLOSING = 30.0
 """Seconds in which the launcher ends by itself once all pods of the group are gone."""
 KEPT = 600.0
 """Seconds for which the directory of an incomplete group without pods is kept: a pod may just be submitted."""
+OFFER_KEPT = 10.0
+"""The same for a group that races: it often runs elsewhere before all its pods are here."""
 
 
 class Step(enum.Enum):
@@ -36,7 +38,8 @@ def due_step(gang: JobRecord, members: Sequence[Entry], now: float) -> Step:
     if not members:
         if gang.meta.attempts or gang.cancel is not None:
             return Step.NONE if gang.cancel is not None and gang.cancel.forget else Step.FORGET
-        return Step.REMOVE if now - gang.meta.attempted_at >= KEPT else Step.NONE
+        kept = KEPT if gang.meta.grant_wait is None or gang.meta.run else OFFER_KEPT
+        return Step.REMOVE if now - gang.meta.attempted_at >= kept else Step.NONE
     # a pod of an incomplete group may be cancelled before the hub has submitted the others
     if gang.cancel is not None or confirmed(gang) or not gang.meta.attempts:
         return Step.NONE

@@ -243,6 +243,15 @@ def test_a_group_that_runs_elsewhere_leaves_the_queue(site: Any, is_asking: bool
     check_nothing_left(site)
 
 
+def test_an_incomplete_group_that_runs_elsewhere_is_removed_soon(site: Any) -> None:
+    offer(site, 0, 1)
+    for rank in range(2):
+        cancel(site, rank)
+    for _ in range(3):
+        site.look(5)
+    assert site.folder.uids() == []
+
+
 def test_while_the_job_ends_its_pods_are_refused_for_now(site: Any) -> None:
     offer_and_ask(site)
     for rank in range(3):
