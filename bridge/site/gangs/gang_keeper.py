@@ -38,7 +38,7 @@ def due_step(gang: JobRecord, members: Sequence[Entry], now: float) -> Step:
     if not members:
         if gang.meta.attempts or gang.cancel is not None:
             return Step.NONE if gang.cancel is not None and gang.cancel.forget else Step.FORGET
-        kept = KEPT if gang.meta.grant_wait is None or gang.meta.run else OFFER_KEPT
+        kept = KEPT if gang.meta.grant_wait is None else OFFER_KEPT
         return Step.REMOVE if now - gang.meta.attempted_at >= kept else Step.NONE
     # a pod of an incomplete group may be cancelled before the hub has submitted the others
     if gang.cancel is not None or confirmed(gang) or not gang.meta.attempts:

@@ -243,9 +243,13 @@ def test_a_group_that_runs_elsewhere_leaves_the_queue(site: Any, is_asking: bool
     check_nothing_left(site)
 
 
-def test_an_incomplete_group_that_runs_elsewhere_is_removed_soon(site: Any) -> None:
+@pytest.mark.parametrize("had_job", [False, True])
+def test_an_incomplete_group_that_runs_elsewhere_is_removed_soon(site: Any, had_job: bool) -> None:
+    if had_job:
+        offer_and_ask(site)
+        give_back(site)
     offer(site, 0, 1)
-    for rank in range(2):
+    for rank in range(3 if had_job else 2):
         cancel(site, rank)
     for _ in range(3):
         site.look(5)
