@@ -92,13 +92,17 @@ class PageSession(CommandSession):
 
     def group_counts(self, pod: Pod) -> tuple[int, int, int]:
         """Return how many pods of the pod's group exist, are bound and have not ended, and have ended."""
-        members = [row for row in self._rows if row.group == links.key(pod)]
+        members = self._group_rows(pod)
         return len(members), sum(row.open and bool(row.node) for row in members), sum(not row.open for row in members)
 
     def waiting_members(self, pod: Pod) -> list[Pod]:
         """Return the pods of the pod's group that wait for a place: what they select is known of ``pod`` alone."""
-        members = (row for row in self._rows if row.group == links.key(pod))
-        return [_requesting(pod, row) for row in members if row.open and not row.node and not row.deleted]
+        waiting = (row for row in self._group_rows(pod) if row.open and not row.node and not row.deleted)
+        return [_requesting(pod, row) for row in waiting]
+
+    def _group_rows(self, pod: Pod) -> list[PodView]:
+        key = links.key(pod)
+        return [row for row in self._rows if row.group == key]
 
     def events(self, pod: Pod) -> list[dict[str, Any]]:
         """List the Events of a pod, oldest first; none if the user may not list them."""

@@ -212,14 +212,27 @@ class CommandSession:
 
     def group_counts(self, pod: Pod) -> tuple[int, int, int]:
         """Return how many pods of the pod's group exist, are bound and have not ended, and have ended."""
-        others = [one for one in self.pods(pod["metadata"]["namespace"]) if links.key(one) == links.key(pod)]
-        ended = sum(map(pods.is_finished, others))
-        return len(others), sum(pods.is_bound(one) and not pods.is_finished(one) for one in others), ended
+        members = self._members(pod)
+        ended = sum(map(pods.is_finished, members))
+        return len(members), sum(pods.is_bound(one) and not pods.is_finished(one) for one in members), ended
 
     def waiting_members(self, pod: Pod) -> list[Pod]:
         """Return the pods of the pod's group that wait for a place, in the form that rules about places read."""
-        others = (one for one in self.pods(pod["metadata"]["namespace"]) if links.key(one) == links.key(pod))
-        return [one for one in others if pods.is_open(one) and not pods.is_deleted(one)]
+        return [one for one in self._members(pod) if pods.is_open(one) and not pods.is_deleted(one)]
+
+    def _members(self, pod: Pod) -> list[Pod]:
+        """Return the pods of the pod's group. A command lists the pods of a namespace for this once."""
+        namespace = pod["metadata"]["namespace"]
+        if namespace not in self._members_by_namespace:
+            by_key: dict[str, list[Pod]] = {}
+            for one in self.pods(namespace):
+                by_key.setdefault(links.key(one), []).append(one)
+            self._members_by_namespace[namespace] = by_key
+        return self._members_by_namespace[namespace].get(links.key(pod), [])
+
+    @functools.cached_property
+    def _members_by_namespace(self) -> dict[str, dict[str, list[Pod]]]:
+        return {}
 
     def other_pods(self) -> list[dict[str, Any]]:
         """List the pods of other schedulers that have a node and have not ended."""

@@ -65,6 +65,16 @@ def test_the_members_of_a_group_are_counted(session):
     assert session(PODS).group_counts(PODS[0]) == COUNTS
 
 
+def test_the_pods_of_a_namespace_are_listed_once_for_all_groups():
+    session, paths = Session(PODS), []
+    get = session.kube.get
+    session.kube = SimpleNamespace(get=lambda path, params=None: paths.append(path) or get(path, params))
+    for pod in PODS:
+        session.group_counts(pod)
+        session.waiting_members(pod)
+    assert paths == ["/api/v1/namespaces/hpc/pods"]
+
+
 @pytest.mark.parametrize(
     ("size", "group", "text"),
     [
