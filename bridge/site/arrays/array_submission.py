@@ -234,7 +234,7 @@ class ArraySubmission:
             self._take_index(record, array, index)
         request = replace(self._submission.request(records[0].uid, records[0].meta), array=array)
         try:
-            ids = self._batch.submit_array(request, range(len(records)))
+            ids = self._batch.submit_array(request, len(records))
         except BatchUnknownOutcomeError:
             raise
         except BatchError:

@@ -211,8 +211,8 @@ class BatchSystem(ABC):
         """Return how many jobs an array may have now; 0 and 1: none can be submitted."""
         return 0
 
-    def submit_array(self, request: BatchJobRequest, indexes: Sequence[int]) -> Mapping[int, str]:
-        """Submit jobs for these indexes of ``request.array`` with one command; return their ids by index.
+    def submit_array(self, request: BatchJobRequest, size: int) -> Mapping[int, str]:
+        """Submit the ``size`` jobs of ``request.array`` with one command; return their ids by index, from 0.
 
         :class:`bridge.site.batch.array_files.ArrayFiles` has the pods of the array. Each job runs the ``job.sh`` of its
         pod. Raises the errors of :meth:`submit`, for all jobs or none.

@@ -9,7 +9,7 @@ import pwd
 import re
 import shlex
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field
@@ -141,7 +141,7 @@ class SlurmBatch(batch_interface.BatchSystem):
             self._array_size, self._array_size_read_at = int(match[1]) if match else 0, now
         return self._array_size
 
-    def submit_array(self, request: batch_interface.BatchJobRequest, indexes: Sequence[int]) -> dict[int, str]:
+    def submit_array(self, request: batch_interface.BatchJobRequest, size: int) -> dict[int, str]:
         """Run sbatch once. The script that Slurm stores finds the pod of its index in the file of the array."""
         jobs, file = shlex.quote(str(request.folder.parent)), shlex.quote(str(self._array_files.path(request.array)))
         script = (
@@ -154,11 +154,11 @@ class SlurmBatch(batch_interface.BatchSystem):
         words = self.words(request)
         if any(word.startswith("--uid=") for word in words):
             raise BatchError("an array can't run as another user: its file is the submitter's")
-        words.append(f"--array={text.index_list(indexes)}")
+        words.append(f"--array=0-{size - 1}")
         base = self._commands.submit(
             request.array, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
         )
-        return {index: f"{base}_{index}" for index in indexes}
+        return {index: f"{base}_{index}" for index in range(size)}
 
     def find_array(self, array: str) -> dict[str, str]:
         """Run squeue for the name."""

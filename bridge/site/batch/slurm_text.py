@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -126,17 +126,6 @@ def _indexes(text: str) -> Iterator[int]:
         match = _RANGE.fullmatch(part)
         if match is not None:
             yield from range(int(match[1]), int(match[2] or match[1]) + 1, max(1, int(match[3] or 1)))
-
-
-def index_list(indexes: Sequence[int]) -> str:
-    """Return sorted indexes as ``--array`` reads them: ``0,4-9``."""
-    spans: list[list[int]] = []
-    for index in indexes:
-        if spans and spans[-1][1] == index - 1:
-            spans[-1][1] = index
-        else:
-            spans.append([index, index])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in spans)
 
 
 def _own_name(job_id: str, name: str, adopted: Names) -> str:

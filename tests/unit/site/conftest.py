@@ -53,8 +53,9 @@ class MemoryBatch:
         self._ask()
         return self.most
 
-    def submit_array(self, request, indexes):
+    def submit_array(self, request, size):
         """Each job of an array has the name of the array: its pod is known by the file alone."""
+        indexes = range(size)
         self.array_submits.append((request.array, list(indexes)))
         self.during_submit()
         if refuse := self.refuse_array(len(indexes)) or self.refuse:

@@ -288,7 +288,7 @@ def test_an_array_that_appears_after_all_is_cancelled(world: Any) -> None:
     world.batch.array_submits.clear()
     with pytest.raises(BatchUnknownOutcomeError):
         world.batch.silent = True
-        world.batch.submit_array(type("Request", (), {"array": late}), range(3))
+        world.batch.submit_array(type("Request", (), {"array": late}), 3)
     world.batch.silent = False
     world.batch.table.update(table)
     assert len(living(world)) == 6

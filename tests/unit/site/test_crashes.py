@@ -40,9 +40,9 @@ class Killer:
         world.batch.submit = submit
         real_array = world.batch.submit_array
 
-        def submit_array(request: Any, indexes: Any) -> Any:
+        def submit_array(request: Any, size: int) -> Any:
             self.step()
-            answer = real_array(request, indexes)
+            answer = real_array(request, size)
             self.step()
             return answer
 

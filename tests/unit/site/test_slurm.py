@@ -92,9 +92,20 @@ def test_sacct_of_an_array() -> None:
     assert (found["20_5"].reason, found["20_5"].message) == ("Cancelled", "Slurm job 20_5 was cancelled by user 0")
 
 
+def index_list(indexes: list[int]) -> str:
+    """Return sorted indexes as squeue shows them: ``0,4-9``."""
+    spans: list[list[int]] = []
+    for index in indexes:
+        if spans and spans[-1][1] == index - 1:
+            spans[-1][1] = index
+        else:
+            spans.append([index, index])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in spans)
+
+
 @given(st.sets(st.integers(0, 200), min_size=1))
-def test_indexes_are_written_as_slurm_reads_them(indexes: set[int]) -> None:
-    written = text.index_list(sorted(indexes))
+def test_indexes_are_read_as_slurm_shows_them(indexes: set[int]) -> None:
+    written = index_list(sorted(indexes))
     line = f"7_[{written}]|PENDING||N/A|N/A|pb-arr|None"
     read = [job.id for job in text.jobs(line, arrays=lambda array, index: f"a-{index}")]
     assert read == [f"7_{index}" for index in sorted(indexes)]
@@ -274,7 +285,7 @@ def test_an_array_is_one_sbatch(tmp_path: Path) -> None:
     (folder / "arrays").mkdir(parents=True)
     ArrayFiles(folder).write("arr", ("a-0", "a-1", "a-2"), sync=False)
     array_request = BatchJobRequest(uid="a-0", folder=folder / "jobs/a-0", array="arr")
-    assert batch.submit_array(array_request, [0, 1, 2]) == {0: "77_0", 1: "77_1", 2: "77_2"}
+    assert batch.submit_array(array_request, 3) == {0: "77_0", 1: "77_1", 2: "77_2"}
     words = (tmp_path / "sbatch.words").read_text().split("\n")
     assert {"--array=0-2", "--job-name=pb-arr", f"--chdir={folder}/jobs", "--nodes=1"} <= set(words)
     script = (tmp_path / "sbatch.stdin").read_text()
@@ -294,7 +305,7 @@ def test_an_array_runs_as_no_other_user(tmp_path: Path) -> None:
     made = slurm(tmp_path)
     made._config = made._config.model_copy(update={"options": ["--uid=1000"]})
     with pytest.raises(BatchError, match="an array can't run as another user"):
-        made.submit_array(BatchJobRequest(uid="a-0", folder=tmp_path / "jobs/a-0", array="arr"), [0, 1])
+        made.submit_array(BatchJobRequest(uid="a-0", folder=tmp_path / "jobs/a-0", array="arr"), 2)
 
 
 def test_the_jobs_of_an_array_are_found_by_its_name(tmp_path: Path) -> None:
