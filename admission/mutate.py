@@ -39,6 +39,7 @@ OWN_ANNOTATIONS = (
     names.PLACES,
     names.GRANT,
     names.PLACE_IN_JOB,
+    names.SHAPES_IN_JOB,
 )
 """The annotations of a pod that only podbridge sets, after its creation."""
 CREATION_ANNOTATIONS = (names.GROUP, names.JOB_LIMITS)

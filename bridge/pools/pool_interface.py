@@ -130,6 +130,10 @@ class Pool(Protocol):
         """Whether the site runs the pods of a group as one job."""
 
     @property
+    def heterogeneous_gangs(self) -> bool:
+        """Whether these pods may request different resources."""
+
+    @property
     def refreshes(self) -> RefreshesFiles | None:
         """New files for jobs."""
 

@@ -78,7 +78,7 @@ class Announcer:
         self._capacity: Capacity | None = None
         self._printed: Resources | None = None
         self._measured_at = float("-inf")
-        self._problem = self._gang_problem = ""
+        self._problem = self._gang_problem = self._heterogeneous_problem = ""
         self._versions: tuple[str, str] | None = None
         self._user: JobUser | None = None
         self._user_of: SiteConfig | None = None
@@ -158,6 +158,7 @@ class Announcer:
             leaving=leaving,
             gangs=gangs,
             gang_grants=gangs,
+            heterogeneous_gangs=gangs and self._batch.heterogeneous and not self._heterogeneous_problem,
         )
 
     def _job_user(self, config: SiteConfig) -> JobUser | None:
@@ -187,10 +188,14 @@ class Announcer:
             self._problem = ""
 
     def _measure_gangs(self, config: SiteConfig) -> None:
-        problem = self._batch.gang_problem() if runs_groups(self._batch, config) else ""
+        problem = self._batch.gang_problem() if (runs := runs_groups(self._batch, config)) else ""
         if problem and problem != self._gang_problem:
             log.warning("the site runs no groups of pods", extra=kv(why=problem))
         self._gang_problem = problem
+        problem = self._batch.heterogeneous_problem() if runs and not problem else ""
+        if problem and problem != self._heterogeneous_problem:
+            log.warning("the site runs no groups whose pods request different resources", extra=kv(why=problem))
+        self._heterogeneous_problem = problem
 
 
 def _quantities(amount: Amount, resources: Resources, *, free: bool = False) -> dict[str, str]:

@@ -12,7 +12,7 @@ from bridge.logs import kv
 from bridge.site.batch.batch_interface import BatchJobRequest, BatchSystem
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.jobs import job_actions
-from bridge.site.jobs.job_record import JobRecord, Meta
+from bridge.site.jobs.job_record import JobRecord, Meta, Part, parts_of
 from bridge.site.jobs.site_folder import Folder
 from bridge.telemetry import tracing
 
@@ -30,24 +30,27 @@ class BatchSubmission:
     def request(self, job: str, meta: Meta) -> BatchJobRequest:
         """Return the request for a job."""
         config = self._config()
-        flavor = config.flavor(meta.flavor)
-        size, per_node = (1, 1) if meta.gang is None else (meta.gang.size, meta.gang.per_node)
+        first, *others = (self._component(job, meta, part, config) for part in parts_of(meta))
+        return replace(first, others=tuple(others))
+
+    def _component(self, job: str, meta: Meta, part: Part, config: SiteConfig) -> BatchJobRequest:
+        flavor = config.flavor(part.flavor)
         return BatchJobRequest(
             uid=job,
             folder=self._folder.job(job).path,
-            cpus=meta.cpus,
-            memory=meta.memory,
-            gpus=meta.gpus,
-            gpu_resource=meta.gpu_resource,
+            cpus=part.cpus,
+            memory=part.memory,
+            gpus=part.gpus,
+            gpu_resource=part.gpu_resource,
             time_limit=meta.time_limit,
             flavor=flavor,
-            flags=meta.flags,
+            flags=part.flags,
             most_seconds=config.most_seconds(flavor),
             replaced=meta.replaced,
             flags_win=config.limits.rules == "interlink-slurm",
             traceparent=tracing.current() if tracing.tracer is not None else "",
-            members=size,
-            together=self._batch.pods_per_machine(size, per_node),
+            members=part.size,
+            together=self._batch.pods_per_machine(part.size, part.per_node),
         )
 
     def replaced_ids(self, unused_record: JobRecord | None) -> tuple[str, ...]:

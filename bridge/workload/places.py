@@ -80,7 +80,7 @@ def places_patch(pod: Pod, places: Iterable[str], in_job: Place | None = None) -
     """
     annotations: dict[str, str | None] = {names.PLACES: ",".join(places) or None}
     if in_job is not None:
-        annotations[names.PLACE_IN_JOB] = in_job.text
+        annotations |= in_job.annotations(pod)
     return {"metadata": {"uid": pods.uid(pod), "annotations": annotations}}
 
 

@@ -10,6 +10,7 @@ the group gets another gang.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -23,21 +24,36 @@ Pod = Mapping[str, Any]
 MOST_MEMBERS = 9999
 """Members of the job of a group at a site."""
 _TEXT = re.compile(r"([0-9A-Za-z][0-9A-Za-z-]{0,63})/([0-9]{1,4})/([0-9]{1,4})")
+_RUN = re.compile(r"([0-9]{1,4})x([0-9a-f]{16})")
+MOST_COMPONENTS = 128
+"""Components of a heterogeneous job, of Slurm: ``MAX_HET_JOB_COMPS``."""
+_LONGEST_SHAPES = MOST_COMPONENTS * 22
 _CLUSTER_DOMAIN = "cluster.local"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """``rank`` is from 0 to ``size - 1`` and differs between the members of ``gang`` that have not ended."""
+    """``rank`` is from 0 to ``size - 1`` and differs between the members of ``gang`` that have not ended.
+
+    ``shapes``: of a heterogeneous job, the shapes of the members (:func:`bridge.workload.links.shape`) by rank: a
+    successor has that of its rank. Empty: all members request the same.
+    """
 
     gang: str
     rank: int
     size: int
+    shapes: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """The value of the annotation."""
         return f"{self.gang}/{self.rank}/{self.size}"
+
+    def annotations(self, pod: Pod) -> dict[str, str]:
+        """Return the annotations for a pod; a Binding removes none, so those of an earlier race become empty."""
+        runs = ",".join(f"{len([*run])}x{shape}" for shape, run in itertools.groupby(self.shapes))
+        is_set = runs or names.SHAPES_IN_JOB in (pod["metadata"].get("annotations") or {})
+        return {names.PLACE_IN_JOB: self.text, **({names.SHAPES_IN_JOB: runs} if is_set else {})}
 
 
 def place_of(pod: Pod) -> Place | None:
@@ -49,8 +65,22 @@ def place_of(pod: Pod) -> Place | None:
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         return None
-    place = Place(match[1], int(match[2]), int(match[3]))
+    size = int(match[3])
+    place = Place(match[1], int(match[2]), size, _shapes(pod, size))
     return place if place.rank < place.size and place.size > 1 else None
+
+
+def _shapes(pod: Pod, size: int) -> tuple[str, ...]:
+    """Return the shapes in the annotation by rank; none without one, or if it is invalid."""
+    text = (pod["metadata"].get("annotations") or {}).get(names.SHAPES_IN_JOB)
+    runs = text.split(",") if isinstance(text, str) and len(text) < _LONGEST_SHAPES else ()
+    shapes = list[str]()
+    for run in runs:
+        match = _RUN.fullmatch(run)
+        if match is None or len(shapes) >= size:
+            return ()
+        shapes += [match[2]] * int(match[1])
+    return tuple(shapes) if len(shapes) == size else ()
 
 
 def gang_of(pod: Pod) -> str:

@@ -45,6 +45,8 @@ class PoolStatus:
     """Whether the site accepts places of pods that race; ``None``: this hub lets no pod race, or does not know."""
     gangs: bool = False
     """Whether the site runs the pods of a group as one job."""
+    heterogeneous_gangs: bool = False
+    """Whether these pods may request different resources."""
     gang_races: bool | None = None
     """Whether it accepts places of groups that race; ``None`` as for ``races``."""
     expected_wait: float = 0.0
@@ -172,7 +174,11 @@ def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, s
     folder = {names.SITE_FOLDER: state.folder} if state.folder else {}
     allowed = {names.RACE_ALLOWED: state.races, names.GANG_RACE_ALLOWED: state.gang_races}
     races = {name: _flag(value) for name, value in allowed.items() if value is not None}
-    gangs, wait = {names.GANGS_ALLOWED: _flag(state.gangs)}, {names.EXPECTED_WAIT: f"{state.expected_wait:.0f}"}
+    gangs = {
+        names.GANGS_ALLOWED: _flag(state.gangs),
+        names.HETEROGENEOUS_GANGS_ALLOWED: _flag(state.heterogeneous_gangs),
+    }
+    wait = {names.EXPECTED_WAIT: f"{state.expected_wait:.0f}"}
     return {names.SITE_ANNOUNCED: record(valid), **folder, **races, **gangs, **wait}
 
 

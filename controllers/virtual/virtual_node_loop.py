@@ -307,6 +307,7 @@ class VirtualNodes(Loop):
             readiness=pool.ready(),
             races=races,
             gangs=pool.gangs,
+            heterogeneous_gangs=pool.heterogeneous_gangs,
             gang_races=gang_races,
             expected_wait=loop_state.expected_wait,
         )

@@ -119,7 +119,13 @@ OWN_NAMES = (
     (names.PLACE_IN_JOB, "pod annotation", "`<gang>/<rank>/<size>`: its place in its group's job at a pool"),
     (names.RACE_ALLOWED, "virtual node annotation", "`true` if its site lets pods race"),
     (names.GANG_RACE_ALLOWED, "virtual node annotation", "`true` if its site lets groups race"),
+    (names.SHAPES_IN_JOB, "pod annotation", "the shapes by rank, if they differ: `1x<digest>,4x<digest>`"),
     (names.GANGS_ALLOWED, "virtual node annotation", "`true` if its site runs groups"),
+    (
+        names.HETEROGENEOUS_GANGS_ALLOWED,
+        "virtual node annotation",
+        "`true` if their pods may request different resources",
+    ),
     (names.EXPECTED_WAIT, "virtual node annotation", "expected wait in seconds"),
     (
         names.JOB_INTENT,

@@ -19,7 +19,7 @@ from scheduler.places.pool_usage import PlannedUsage
 STAYS = "a group that may go to Slurm stays there"
 NO_GANGS = "does not run groups of pods"
 UNSELECTED = "not every pod of the group selects it"
-DIFFERENT = "the pods of the group request different resources"
+DIFFERENT = "does not run groups whose pods request different resources"
 NO_RACE = "the site allows no race"
 NO_GANG_RACE = "the site's version lets no group race"
 NO_SLURM = "no Slurm is configured"
@@ -94,7 +94,7 @@ def _no_gang(pool: PoolView, name: str, shape: Shape) -> str:
         return UNSELECTED
     if shape.size > remote_gangs.MOST_MEMBERS:
         return f"a group has at most {remote_gangs.MOST_MEMBERS} pods there"
-    return "" if shape.is_uniform else DIFFERENT
+    return "" if shape.is_uniform or pool.heterogeneous else DIFFERENT
 
 
 def with_consent(

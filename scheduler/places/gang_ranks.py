@@ -6,10 +6,11 @@ between two Bindings, continue with the same.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.workload import places, pods, remote_gangs
+from bridge.workload import links, places, pods, remote_gangs
 from bridge.workload.remote_gangs import Place
 from scheduler.group_states import Pod
 from scheduler.pod_group import Group
@@ -20,6 +21,7 @@ class Gang:
     """The job of a group at ``pool``: its name and size, and its members that have not ended.
 
     While the group races, ``pool`` is empty. ``grant``: the annotation of the members that have won a race.
+    ``shapes``: see :class:`bridge.workload.remote_gangs.Place`.
     """
 
     pool: str
@@ -27,11 +29,16 @@ class Gang:
     size: int
     members: Mapping[int, Pod]
     grant: str = ""
+    shapes: tuple[str, ...] = ()
 
     @property
     def is_ending(self) -> bool:
         """Whether all members are deleted: a pod that takes the place of one would not run with the others."""
         return all(map(pods.is_deleted, self.members.values()))
+
+    def fits(self, shape: str, rank: int) -> bool:
+        """Whether a pod of a shape may have a rank."""
+        return not self.shapes or self.shapes[rank] == shape
 
 
 def present(group: Group) -> Gang | None:
@@ -45,7 +52,8 @@ def present(group: Group) -> Gang | None:
     oldest, first = min(placed, key=lambda each: pods.age(each[0]))
     members = {place.rank: pod for pod, place in placed if place.gang == first.gang}
     grants = (places.granted(pod) for pod in members.values())
-    return Gang(oldest["spec"]["nodeName"], first.gang, first.size, members, next(filter(None, grants), ""))
+    grant = next(filter(None, grants), "")
+    return Gang(oldest["spec"]["nodeName"], first.gang, first.size, members, grant, first.shapes)
 
 
 def offered(waiting: Sequence[Pod]) -> Gang | None:
@@ -59,26 +67,40 @@ def offered(waiting: Sequence[Pod]) -> Gang | None:
     if not firsts:
         return None
     _, first = min(firsts, key=lambda each: pods.age(each[0]))
-    return Gang("", first.gang, first.size, {}) if len(waiting) >= first.size else None
+    return Gang("", first.gang, first.size, {}, shapes=first.shapes) if len(waiting) >= first.size else None
 
 
 def assign(waiting: Sequence[Pod], slots: Mapping[str, int | None], gang: Gang) -> list[tuple[Pod, Place]]:
     """Return waiting members with free ranks, the oldest first; a member without a free rank is left out.
 
-    A member keeps its rank in this job, gets the rank of its slot, or the lowest free one if that one is taken.
+    A member keeps its rank in this job, gets the rank of its slot, or the lowest free one if that one is taken. In a
+    heterogeneous job, only the ranks of its shape are free for it.
     """
     free = [rank for rank in range(gang.size) if rank not in gang.members]
     ranks: dict[str, int] = {}
+    shapes = {pods.uid(pod): links.shape(pod) for pod in waiting} if len(waiting) > 1 or gang.shapes else {}
     recorded = {pods.uid(pod): remote_gangs.place_of(pod) for pod in waiting}
     kept = {uid: place.rank for uid, place in recorded.items() if place is not None and place.gang == gang.name}
     for wanted in (kept, slots):
         for pod in sorted(waiting, key=pods.age) if wanted is kept else waiting:
             uid, rank = pods.uid(pod), wanted.get(pods.uid(pod))
-            if uid not in ranks and rank is not None and rank in free:
+            if uid not in ranks and rank is not None and rank in free and gang.fits(shapes.get(uid, ""), rank):
                 free.remove(rank)
                 ranks[uid] = rank
     for pod in waiting:
-        if free and pods.uid(pod) not in ranks:
-            ranks[pods.uid(pod)] = free.pop(0)
+        uid = pods.uid(pod)
+        rank = next((rank for rank in free if gang.fits(shapes.get(uid, ""), rank)), None)
+        if uid not in ranks and rank is not None:
+            free.remove(rank)
+            ranks[uid] = rank
+    known_shapes = gang.shapes or _shapes_of_new(gang, {rank: shapes.get(uid, "") for uid, rank in ranks.items()})
     placed = sorted((pod for pod in waiting if pods.uid(pod) in ranks), key=pods.age)
-    return [(pod, Place(gang.name, ranks[pods.uid(pod)], gang.size)) for pod in placed]
+    return [(pod, Place(gang.name, ranks[pods.uid(pod)], gang.size, known_shapes)) for pod in placed]
+
+
+def _shapes_of_new(gang: Gang, shapes: Mapping[int, str]) -> tuple[str, ...]:
+    """Return the shapes of a new job by rank; none if they are equal, or have too many components."""
+    if gang.members or len({*shapes.values()}) == 1:
+        return ()
+    ordered = tuple(shapes[rank] for rank in range(gang.size))
+    return ordered if len([*itertools.groupby(ordered)]) <= remote_gangs.MOST_COMPONENTS else ()

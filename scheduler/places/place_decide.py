@@ -147,7 +147,7 @@ def _choose(view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape) ->
             return _leave(view, members, reason)
         gang = Gang(pool, view.new_gang(), len(members), {}) if len(members) > 1 else None
         placed = [(pod, None)] if gang is None else gang_ranks.assign(members, group.slots, gang)
-        return [_bind(group, placed, pool, reason, shape.each, usage)]
+        return [_bind(group, placed, pool, reason, usage)]
     if any(each.name == names.LOCAL_POOL and not each.problem for each in found):
         return _leave(view, members, "no pool has room now; Slurm queues the pod")
     whom = "the pod" if len(members) == 1 else f"the {len(members)} pods of the group"
@@ -173,14 +173,14 @@ def _join(view: PlaceView, group: Group, gang: Gang, usage: PlannedUsage, shapes
     text = f"every place of the group's job at pool {gang.pool} ({gang.size} pods) is taken by another pod"
     results += _set_conditions(view, [pod for pod in fitting if pods.uid(pod) not in bound], text, "GangFull")
     if placed:
-        bind = _bind(group, placed, gang.pool, "the group's job is there", requests(placed[0][0]), usage)
+        bind = _bind(group, placed, gang.pool, "the group's job is there", usage)
         results.append(replace(bind, grant=gang.grant))
     return results
 
 
 def _obstacle(view: PlaceView, pod: Pod, gang: Gang, shape: Shape, usage: PlannedUsage) -> tuple[str, str] | None:
     """Return why the pod cannot join the group's job now: message and reason of its condition; ``None`` if it can."""
-    if shape.requested != requests(next(iter(gang.members.values()))):
+    if not _has_shape(pod, gang, shape):
         return f"the pod requests other resources than the pods of the group's job at pool {gang.pool}", "GangDiffers"
     if gang.pool not in view.pools:
         return f"the group's job is at pool {gang.pool}, which has no node", "NoRoomNow"
@@ -191,12 +191,19 @@ def _obstacle(view: PlaceView, pod: Pod, gang: Gang, shape: Shape, usage: Planne
     return (f"the group's job is at pool {gang.pool}, which does not take the pod: {why}", reason) if why else None
 
 
+def _has_shape(pod: Pod, gang: Gang, shape: Shape) -> bool:
+    """Whether the job has a rank for a pod that requests what this one does."""
+    if gang.shapes:
+        return links.shape(pod) in gang.shapes
+    return shape.requested == requests(next(iter(gang.members.values())))
+
+
 def _bind(
-    group: Group, placed: Sequence[tuple[Pod, Place | None]], pool: str, why: str, each: Resources, usage: PlannedUsage
+    group: Group, placed: Sequence[tuple[Pod, Place | None]], pool: str, why: str, usage: PlannedUsage
 ) -> BindToPool:
-    """Bind pods, which request ``each``, with their places in the group's job."""
+    """Bind pods with their places in the group's job."""
     for pod, _ in placed:
-        usage.plan(pods.uid(pod), pool, each)
+        usage.plan(pods.uid(pod), pool, requests(pod))
     return BindToPool(group.key, tuple(placed), pool, why)
 
 

@@ -22,7 +22,8 @@ class PoolView:
     """A pool: its virtual node, and the reason why it takes no pods now (empty: it takes pods).
 
     ``races``: its site accepts places of pods that race, ``gang_races``: also of groups. ``gangs``: its site runs the
-    pods of a group as one job. ``wait``: seconds that a job probably waits there.
+    pods of a group as one job, ``heterogeneous``: also if they request different resources. ``wait``: seconds that a
+    job probably waits there.
     """
 
     node: NodeView
@@ -31,6 +32,7 @@ class PoolView:
     gangs: bool = False
     wait: float = 0.0
     gang_races: bool = False
+    heterogeneous: bool = False
 
 
 def pool_view(node: Mapping[str, Any], view: NodeView) -> PoolView:
@@ -38,10 +40,16 @@ def pool_view(node: Mapping[str, Any], view: NodeView) -> PoolView:
     ready = eligibility.readiness(node)
     problem = "" if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown'}"
     annotations = node["metadata"].get("annotations") or {}
-    flags = (names.RACE_ALLOWED, names.GANGS_ALLOWED, names.GANG_RACE_ALLOWED)
-    races, gangs, gang_races = (annotations.get(name) == "true" for name in flags)
-    wait = annotations.get(names.EXPECTED_WAIT, "")
-    return PoolView(view, problem, races, gangs, float(wait) if wait.isascii() and wait.isdigit() else 0.0, gang_races)
+    text = annotations.get(names.EXPECTED_WAIT, "")
+    return PoolView(
+        view,
+        problem,
+        races=annotations.get(names.RACE_ALLOWED) == "true",
+        gangs=annotations.get(names.GANGS_ALLOWED) == "true",
+        wait=float(text) if text.isascii() and text.isdigit() else 0.0,
+        gang_races=annotations.get(names.GANG_RACE_ALLOWED) == "true",
+        heterogeneous=annotations.get(names.HETEROGENEOUS_GANGS_ALLOWED) == "true",
+    )
 
 
 def has_changed(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> bool:

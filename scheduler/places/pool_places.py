@@ -190,7 +190,7 @@ class PoolPlaces:
         for pod, place in action.members:
             annotations = {names.GRANT: action.grant} if action.grant else {}
             if place is not None:
-                annotations[names.PLACE_IN_JOB] = place.text
+                annotations |= place.annotations(pod)
             elif remote_gangs.place_of(pod) is not None:  # of an earlier race; a Binding removes no annotation
                 annotations[names.PLACE_IN_JOB] = ""
             self._writer.bind(pod, action.pool, annotations, f"pool {action.pool}: {action.why}")

@@ -30,14 +30,14 @@ class Shape:
     """The pools for all groups of one decision whose members select and request the same.
 
     ``kinds`` has each kind of the ``size`` members once, ``requested`` is the sum of their requests: the virtual node
-    of a pool has the resources of its whole site. ``selector`` and ``each``, the requests, are those of the first
-    member; ``remote`` and ``local`` hold for all.
+    of a pool has the resources of its whole site. ``selector`` is that of the first member; ``remote`` and ``local``
+    hold for all.
 
     A pool that is full stays full during a decision, which only adds pods.
     """
 
     def __init__(self, view: PlaceView, kinds: Sequence[Kind], requested: Resources, size: int) -> None:
-        self.selector, self.each, self.requested, self.size = kinds[0].selector, kinds[0].requested, requested, size
+        self.selector, self.requested, self.size = kinds[0].selector, requested, size
         self.remote = all(kind.selector.remote for kind in kinds)
         self.local = all(kind.selector.local for kind in kinds)
         ordered = self.selector.ordered(view.pools)

@@ -54,7 +54,7 @@ class FakePool:
         self.config_problem = ""
         self.complete: float | None = time.monotonic()
         self.config: BuildConfig | None = BuildConfig.model_validate({"runtime": {"kind": "none"}})
-        self.late, self.gangs = 5.0, False
+        self.late, self.gangs, self.heterogeneous_gangs = 5.0, False, False
         self.folders = self.holds = self
         self.refreshes: FakePool | None = self
         self.is_listing = True

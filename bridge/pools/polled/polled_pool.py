@@ -51,7 +51,7 @@ class PolledPool(abc.ABC):
     """
 
     lists = folders = holds = refreshes = None
-    gangs = False
+    gangs = heterogeneous_gangs = False
 
     def __init__(
         self,

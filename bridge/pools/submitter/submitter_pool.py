@@ -130,6 +130,12 @@ class SubmitterPool:
         announced = self.announced()
         return announced is not None and announced[0].gangs
 
+    @property
+    def heterogeneous_gangs(self) -> bool:
+        """Whether the site has announced that these pods may request different resources."""
+        announced = self.announced()
+        return announced is not None and announced[0].heterogeneous_gangs
+
     def ready(self) -> Readiness:
         """Return whether a valid BuildConfig has been received."""
         announced = self.announced()

@@ -32,4 +32,5 @@ class Announcement(Value):
     problem: str = Field("", description="Why the site accepts no job now, e.g. the batch system does not answer.")
     leaving: bool = False
     gangs: bool = Field(False, description="Whether the batch system runs a group of pods as one job.")
+    heterogeneous_gangs: bool = Field(False, description="Whether the pods of a group may request different resources.")
     gang_grants: bool = Field(False, description="Whether the job of a group can wait for its grant.")

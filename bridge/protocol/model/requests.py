@@ -18,8 +18,9 @@ HostName = Annotated[str, StringConstraints(pattern=HOST_NAME_PATTERN, max_lengt
 class PlaceInJob(Value):
     """The place of a pod in the one job of its group at a site. The site submits the job once it has all members.
 
-    The members of a gang are equal in all but ``names`` and ``rank``, from 0 to ``size - 1``. A later submission
-    with the rank of a member that is over is that member's successor in the same job.
+    The members of a gang differ in ``names`` and ``rank``, from 0 to ``size - 1``, and, if the site announces
+    ``heterogeneous_gangs``, in their resources, flavor, flags, time limit and ``per_node``. A later submission with the
+    rank of a member that is over is that member's successor in the same job, with the same resources.
     """
 
     gang: Uid = Field(description="Names the group's job at the site.")

@@ -6,7 +6,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -58,6 +58,8 @@ class BatchJobRequest:
     """Of these, the pods of each machine; the last machine may have fewer."""
     array: str = ""
     """The array to submit, whose jobs are those of other pods equal to ``uid``; empty: one job."""
+    others: tuple[BatchJobRequest, ...] = ()
+    """Of a heterogeneous job: the next pods by rank, which request something else, on other machines."""
 
     @property
     def name(self) -> str:
@@ -66,8 +68,13 @@ class BatchJobRequest:
 
     @property
     def machines(self) -> int:
-        """Number of machines."""
+        """Number of machines, without those of ``others``."""
         return math.ceil(self.members / self.together)
+
+    @property
+    def components(self) -> tuple[BatchJobRequest, ...]:
+        """The components of the job in the order of the ranks; one if all pods request the same."""
+        return (replace(self, others=()), *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +83,9 @@ class GangStarter:
 
     ``command`` starts a program once for each pod (``task`` is ``member``) or once on each machine (``machine``); the
     program and its arguments follow. A process for a pod has ``SLURM_PROCID``, from 0, and ``SLURM_LOCALID``, its
-    number on its machine; a process for a machine has ``PBS_NODENUM``, from 0. Without a command, the batch system runs
-    the job's script on each machine, on all but the first with the arguments ``machine`` and the machine's number.
+    number on its machine; a process for a machine has ``PBS_NODENUM``, from 0. The program also precedes each word
+    ``:``, which separates the components of a heterogeneous job. Without a command, the batch system runs the job's
+    script on each machine, on all but the first with the arguments ``machine`` and the machine's number.
     """
 
     command: Sequence[str] = ()
@@ -155,6 +163,8 @@ class BatchSystem(ABC):
     """Whether a list of all jobs is cheap, so that the submitter requests one after each change."""
     gangs: ClassVar[bool] = False
     """Whether it can run a group of pods as one job: ``members`` of a request, and :meth:`gang_starter`."""
+    heterogeneous: ClassVar[bool] = False
+    """Whether the pods of such a job may request different resources: ``others`` of a request."""
     arrays: ClassVar[bool] = False
     """Whether it runs equal pods as one array: :meth:`most_in_array`, :meth:`submit_array` and :meth:`find_array`."""
     mpi_ways: ClassVar[tuple[str, ...]] = ("none",)
@@ -192,8 +202,8 @@ class BatchSystem(ABC):
     def jobs(self) -> dict[str, BatchJob]:
         """Return all jobs of this user whose names begin with :data:`NAME_PREFIX`, by id, with one query."""
 
-    def gang_starter(self, members: int, cpus: int, mpi: str) -> GangStarter:
-        """Return how a job of ``members`` pods with ``cpus`` each starts them; ``mpi``: one of ``mpi_ways``."""
+    def gang_starter(self, request: BatchJobRequest, mpi: str) -> GangStarter:
+        """Return how the job of a group starts its pods; ``mpi``: one of ``mpi_ways``."""
         return GangStarter()
 
     def pods_per_machine(self, members: int, per_node: int) -> int:
@@ -205,6 +215,10 @@ class BatchSystem(ABC):
 
     def gang_problem(self) -> str:
         """Return why it runs no group of pods as it is configured, and what to configure; empty: it runs groups."""
+        return ""
+
+    def heterogeneous_problem(self) -> str:
+        """Return the same for groups whose pods request different resources."""
         return ""
 
     def most_in_array(self) -> int:

@@ -60,7 +60,7 @@ class LocalBatch(batch_interface.BatchSystem):
     settings = Local
     period = 0.5
     lag = 1.0
-    eager = one_machine = gangs = True
+    eager = one_machine = gangs = heterogeneous = True
 
     def __init__(self, config: Local, site: batch_interface.Site) -> None:
         self._config, self._clock = config, site.clock
@@ -86,18 +86,20 @@ class LocalBatch(batch_interface.BatchSystem):
 
     def submit(self, request: batch_interface.BatchJobRequest) -> str:
         """Add a job to the end of the queue; refuse one that can never fit."""
+        parts = request.components
         job = Record(
             uid=request.uid,
             folder=str(request.folder),
             queued_at=self._clock.time(),
-            cpus=request.cpus * request.members,
-            memory=request.memory * request.members,
-            gpus=request.gpus * request.members,
+            cpus=sum(part.cpus * part.members for part in parts),
+            memory=sum(part.memory * part.members for part in parts),
+            gpus=sum(part.gpus * part.members for part in parts),
             time_limit=request.time_limit,
             number=len(request.replaced) + 1,
         )
-        if request.flags:
-            raise BatchError(f"flags {list(request.flags)}: this batch system has none")
+        for part in parts:
+            if part.flags:
+                raise BatchError(f"flags {list(part.flags)}: this batch system has none")
         if not self._room.fits(job):
             most = self._room
             raise BatchError(

@@ -82,7 +82,7 @@ class PbsBatch(batch_interface.BatchSystem):
     settings = PBS
     submit_program = "qsub"
     period = 10.0
-    gangs = True
+    gangs = heterogeneous = True
 
     def __init__(self, config: PBS, site: batch_interface.Site) -> None:
         self._config = config
@@ -100,8 +100,12 @@ class PbsBatch(batch_interface.BatchSystem):
 
     def submit(self, request: batch_interface.BatchJobRequest) -> str:
         """Run qsub. The script that PBS stores starts the job's own script and contains no secret."""
-        if request.flags:
-            raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
+        for part in request.components:
+            if part.flags:
+                raise BatchError(f"flags {list(part.flags)}: this batch system takes none")
+            if part.flavor != request.flavor:
+                found = [each.flavor.name if each.flavor else "none" for each in (request, part)]
+                raise BatchError(f"flavors {', '.join(found)}: a job of PBS has one queue; allowed: one for all pods")
         folder = shlex.quote(str(request.folder))
         lines = ["#!/bin/bash"]
         # not with -v: qstat of some versions writes invalid JSON for values with quotes, commas or digits alone
@@ -116,10 +120,16 @@ class PbsBatch(batch_interface.BatchSystem):
     def words(self, request: batch_interface.BatchJobRequest) -> list[str]:
         """Return the options of qsub for a job; the site's own come last."""
         flavor, config = request.flavor, self._config
+        machines = sum(part.machines for part in request.components)
+        if machines > 1 and flavor and flavor.nodelist:
+            raise BatchError(
+                f"flavor {flavor.name}: nodelist {flavor.nodelist}: PBS reads it as one host, and the group needs"
+                f" {machines} machines; allowed: a flavor without nodelist, or members-per-node {request.members}"
+            )
         # -r n: PBS would run the job again after the loss of its machine, but job.sh runs once only
         words = ["-N", request.name, "-S", "/bin/bash", "-r", "n", "-j", "oe", "-o", "/dev/null", "-W", "umask=077"]
-        words += ["-l", f"select={self._select_words(request)}"]
-        if request.machines > 1:  # a machine for each chunk
+        words += ["-l", f"select={'+'.join(map(self._select_words, request.components))}"]
+        if machines > 1:  # a machine for each chunk
             words += ["-l", "place=scatter"]
         if request.time_limit is not None:
             words += ["-l", f"walltime={max(1, math.ceil(request.time_limit))}"]
@@ -130,13 +140,8 @@ class PbsBatch(batch_interface.BatchSystem):
         return [*words, *config.options, *(flavor.flags if flavor else ())]
 
     def _select_words(self, request: batch_interface.BatchJobRequest) -> str:
-        """Return the chunks of a job, one for each machine, in the order of the ranks."""
-        flavor, machines = request.flavor, request.machines
-        if machines > 1 and flavor and flavor.nodelist:
-            raise BatchError(
-                f"flavor {flavor.name}: nodelist {flavor.nodelist}: PBS reads it as one host, and the group needs"
-                f" {machines} machines; allowed: a flavor without nodelist, or members-per-node {request.members}"
-            )
+        """Return the chunks of a component, one for each machine, in the order of the ranks."""
+        machines = request.machines
         last = request.members - (machines - 1) * request.together
         if last == request.together:
             return self._chunk(request, machines, last)
@@ -155,7 +160,7 @@ class PbsBatch(batch_interface.BatchSystem):
             extra.append(f"host={flavor.nodelist}")
         return ":".join([str(count), *chunk, *extra])
 
-    def gang_starter(self, members: int, cpus: int, mpi: str) -> batch_interface.GangStarter:
+    def gang_starter(self, request: batch_interface.BatchJobRequest, mpi: str) -> batch_interface.GangStarter:
         """Return pbsdsh: one process for each chunk, with the variables of pbs_mom and of qsub, not of the script."""
         program = f"{self._config.bin_dir}/pbsdsh" if self._config.bin_dir else "pbsdsh"
         return batch_interface.GangStarter((program, "--"), "machine", self._variables)

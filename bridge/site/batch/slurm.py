@@ -53,6 +53,7 @@ _LATER = re.compile(
 
 ARRAY_SIZE_KEPT = 600.0
 """Seconds until ``MaxArraySize`` is read again."""
+_SCHEDULER = re.compile(r"^SchedulerType\s*=\s*(\S+)\s*$", re.MULTILINE | re.ASCII)
 _ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*(\d+)\s*$", re.MULTILINE | re.ASCII)
 
 
@@ -89,7 +90,7 @@ class SlurmBatch(batch_interface.BatchSystem):
     settings = Slurm
     submit_program = "sbatch"
     period = 5.0
-    gangs = arrays = True
+    gangs = heterogeneous = arrays = True
     mpi_ways = names.MPI_WAYS
 
     def __init__(self, slurm: Slurm, site: batch_interface.Site) -> None:
@@ -121,7 +122,11 @@ class SlurmBatch(batch_interface.BatchSystem):
         """Run sbatch. The script that Slurm stores starts the job's own script and contains no secret."""
         folder = shlex.quote(str(request.folder))
         script = f"#!{self._config.bash}\nexec {self._bash_word} {folder}/job.sh >>{folder}/script.log 2>&1\n"
-        words = self.words(request)
+        # sbatch(1): a colon separates the components of a heterogeneous job
+        words = [
+            word for part in request.components for word in (":", *self.words(part, in_group=bool(request.others)))
+        ]
+        words = words[1:]
         user = batch_user.hand_over(request.folder, words)
         if user is not None:
             self._users = self._users | {user}  # a new set: another thread may read the old one
@@ -168,19 +173,19 @@ class SlurmBatch(batch_interface.BatchSystem):
             found.setdefault(job.uid, job.id)
         return found
 
-    def words(self, request: batch_interface.BatchJobRequest) -> list[str]:
-        """Return the options of sbatch for a job; raises :class:`BatchError` if the user's flags are not allowed.
+    def words(self, request: batch_interface.BatchJobRequest, *, in_group: bool = False) -> list[str]:
+        """Return the options of sbatch for a component; raises :class:`BatchError` if the user's flags are not allowed.
 
         With ``flags_win``, the user's flags replace the options of the flavor, and these replace the pod's requests.
         Otherwise the last of two equal options applies. So the requests of the pod come first, then the user's flags,
         then the options on which the submitter relies, and last the options of the site.
         """
         flavor, slurm = request.flavor, self._config
-        together = request.together
+        together, in_group = request.together, in_group or request.members > 1
         requested_options = [
             f"--nodes={request.machines}",
             f"--ntasks={request.members}",
-            *([f"--ntasks-per-node={together}"] if request.members > 1 else []),
+            *([f"--ntasks-per-node={together}"] if in_group else []),
             f"--cpus-per-task={request.cpus}",
             f"--mem={math.ceil(request.memory * together / MIB)}M",
         ]
@@ -205,7 +210,7 @@ class SlurmBatch(batch_interface.BatchSystem):
             ]
             return [*options, *self._required_options(request)]
         flags = allowed_flags(request.flags)
-        if request.members > 1:
+        if in_group:
             check_no_amounts(flags)
         capped_flavor = flavor.name if flavor and flavor.max_resources else ""
         check_caps(flags, held_options(site_options), request.most_seconds, capped_flavor)
@@ -238,14 +243,30 @@ class SlurmBatch(batch_interface.BatchSystem):
         kind = kinds[0] if kinds else self._config.gres.get(request.gpu_resource, "gpu")
         return [*other_gres, f"{kind}:{request.gpus * together}"]
 
-    def gang_starter(self, members: int, cpus: int, mpi: str) -> batch_interface.GangStarter:
-        """Return srun with the options that keep the pods of a group apart: the end of one ends no other."""
+    def gang_starter(self, request: batch_interface.BatchJobRequest, mpi: str) -> batch_interface.GangStarter:
+        """Return srun with the options that keep the pods of a group apart: the end of one ends no other.
+
+        One srun for all components: its tasks have the ranks of the group, and form one MPI job.
+        """
         slurm = self._config
-        program = slurm.programs.get("srun") or [f"{slurm.bin_dir}/srun" if slurm.bin_dir else "srun"]
-        # srun takes the number of CPUs from sbatch in some versions only
-        tasks = [f"--ntasks={members}", f"--cpus-per-task={cpus}", "--distribution=block"]
-        command = [*program, *tasks, "--kill-on-bad-exit=0", "--wait=0", f"--mpi={mpi}"]
+        command = list(slurm.programs.get("srun") or [f"{slurm.bin_dir}/srun" if slurm.bin_dir else "srun"])
+        for number, part in enumerate(request.components):
+            if request.others:
+                command += [":"] * (number > 0) + [f"--het-group={number}"]
+            # srun takes the number of CPUs from sbatch in some versions only
+            command += [f"--ntasks={part.members}", f"--cpus-per-task={part.cpus}", "--distribution=block"]
+            command += ["--kill-on-bad-exit=0", "--wait=0", f"--mpi={mpi}"]
         return batch_interface.GangStarter(command, "member")
+
+    def heterogeneous_problem(self) -> str:
+        """Run scontrol: only the backfill scheduler starts heterogeneous jobs."""
+        try:
+            output = self._commands.ask("scontrol", "show", "config").out
+        except BatchError as error:
+            return str(error)
+        match = _SCHEDULER.search(output)
+        name = match[1] if match else "unknown"
+        return "" if name == "sched/backfill" else f"SchedulerType is {name}; sched/backfill starts heterogeneous jobs"
 
     def find(self, uid: str) -> str | None:
         """Run squeue for the name."""

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bridge import gres_text, job_ends
 from bridge.job_ends import End
@@ -88,6 +88,8 @@ Arrays = Callable[[str, int], str]
 """Array and index -> UID of the pod; empty: there is none here."""
 _TASKS = re.compile(r"(\d{1,10})_(?:(\d{1,7})|\[([0-9,:-]+)(?:%\d+)?\])", re.ASCII)
 """``123_4``, a job of an array; ``123_[0,4-9%5]``, those of its jobs that are pending, of which 5 may run at once."""
+_COMPONENT = re.compile(r"(\d{1,10})\+(\d{1,4})", re.ASCII)
+"""``123+1``, the second component of the heterogeneous job 123; the script runs in the first one."""
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 
 
@@ -98,6 +100,7 @@ def no_arrays(array: str, index: int) -> str:
 
 def jobs(output: str, adopted: Names = _NONE, arrays: Arrays = no_arrays) -> Iterator[BatchJob]:
     """Read the output of squeue; lines of other jobs, and malformed ones, are left out."""
+    rows = _Rows()
     for line in output.splitlines():
         fields = line.strip().split("|", 6)
         if len(fields) == 7:
@@ -105,13 +108,51 @@ def jobs(output: str, adopted: Names = _NONE, arrays: Arrays = no_arrays) -> Ite
             for job_id, name in _own_names(shown_id, shown_name, adopted, arrays):
                 job = _job(job_id, word, hosts, start, end, name, reason, None)
                 if job is not None:
-                    yield job
+                    yield from rows.alone(shown_id, job)
+    yield from rows.heterogeneous()
+
+
+class _Rows:
+    """Collects the components of heterogeneous jobs: each is a line of squeue and of sacct."""
+
+    def __init__(self) -> None:
+        self._components: dict[str, dict[int, BatchJob]] = {}
+
+    def alone(self, shown_id: str, job: BatchJob) -> Iterator[BatchJob]:
+        """Return the job of a line, unless this is a component."""
+        match = _COMPONENT.fullmatch(shown_id)
+        if match is None:
+            yield job
+        else:
+            self._components.setdefault(job.id, {})[int(match[2])] = job
+
+    def heterogeneous(self) -> Iterator[BatchJob]:
+        """Return one job for all components of each heterogeneous job, if the first one is listed."""
+        for by_offset in self._components.values():
+            if 0 in by_offset:
+                yield _whole([by_offset[offset] for offset in sorted(by_offset)])
+
+
+def _whole(components: Sequence[BatchJob]) -> BatchJob:
+    """Return the heterogeneous job: it has ended once all components have, and the first one has its script.
+
+    If another component was ended from outside, the script has failed for this reason.
+    """
+    first = components[0]
+    if first.phase == "ended":
+        if any(each.phase != "ended" for each in components):
+            return replace(first, phase="running", reason="", message="", ended_at=None, by_itself=False)
+        cause = next((each for each in components if not each.by_itself), first)
+        return replace(cause, host=first.host, started_at=first.started_at)
+    return first
 
 
 def _own_names(shown_id: str, name: str, adopted: Names, arrays: Arrays) -> Iterator[tuple[str, str]]:
     """Return the jobs of a line of squeue or sacct, with the names that podbridge would give to each."""
     if shown_id.isdigit():
         yield shown_id, _own_name(shown_id, name, adopted)
+    elif component := _COMPONENT.fullmatch(shown_id):
+        yield component[1], name
     elif name.startswith(NAME_PREFIX) and (tasks := _TASKS.fullmatch(shown_id)):
         array, base = name.removeprefix(NAME_PREFIX), tasks[1]
         for index in _indexes(tasks[2] or tasks[3]):
@@ -142,6 +183,7 @@ def past_jobs(
     ``CANCELLED`` without a user is left out: slurmdbd sets it for all open records when slurmctld starts without its
     state, so the job was lost and not cancelled.
     """
+    rows = _Rows()
     for line in output.splitlines():
         fields = line.strip().split("|")
         if len(fields) == 7 and fields[1] != "CANCELLED":
@@ -151,7 +193,8 @@ def past_jobs(
             for job_id, name in _own_names(shown_id, shown_name, adopted, arrays):
                 job = _job(job_id, word, hosts, start, end, name, "", code, by)
                 if job is not None and job.phase == "ended":
-                    yield job
+                    yield from rows.alone(shown_id, job)
+    yield from rows.heterogeneous()
 
 
 def _job(

@@ -19,7 +19,6 @@ from dataclasses import replace
 from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
-from bridge.names import MEMBERS_PER_NODE
 from bridge.protocol.model.requests import PlaceInJob
 from bridge.protocol.nats.messages import SubmitMessage
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
@@ -27,10 +26,10 @@ from bridge.site.batch_list import BatchList
 from bridge.site.batch_submission import BatchSubmission
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.files.beneath import Below, names
-from bridge.site.gangs import launcher
+from bridge.site.gangs import gang_request, launcher
 from bridge.site.jobs import job_actions, job_script, job_status, member_record, request_limits
 from bridge.site.jobs.job_folder import JobFolder
-from bridge.site.jobs.job_record import SHAPE, Gang, JobRecord, Meta
+from bridge.site.jobs.job_record import JobRecord, Meta
 from bridge.site.jobs.ownership import adopted
 from bridge.site.jobs.site_folder import Folder
 
@@ -176,7 +175,7 @@ class Gatherer:
 
     def _require_gang(self, gang_folder: JobFolder, meta: Meta, place: PlaceInJob) -> int:
         """Create the directory of the group's job, or check that the pod fits into the job; return its run."""
-        wanted = _job_of_gang(meta, place)
+        wanted = gang_request.of_one(meta, place)
         record, aside_folder = gang_folder.read(), self._folder.set_aside(gang_folder.uid)
         if record is not None and (record.meta.gang is None or record.meta.gang.owner != meta.owner):
             raise SiteRefusedError(
@@ -198,9 +197,12 @@ class Gatherer:
                 reason="GangIsBound",
                 retryable=True,
             )
-        for name, value, other in _differences(wanted, record.meta):
+        is_heterogeneous = self._batch.heterogeneous
+        for name, value, other in gang_request.differences(
+            wanted, record.meta, place.rank, heterogeneous=is_heterogeneous
+        ):
             raise SiteRefusedError(
-                f"{name} {value!r}: all pods of a group must be equal at this site; allowed: {other!r}, as of the pods"
+                f"{name} {value!r}: the pods of a group must be equal at this site; allowed: {other!r}, as of the pods"
                 " that are here",
                 reason="GangDiffers",
             )
@@ -217,12 +219,16 @@ class Gatherer:
         if gang_folder.exists():
             gang_folder.remove_unfinished()
         self._batch_list.refuse_foreign(uid, self._folder, replaced)
-        starter = self._batch.gang_starter(place.size, wanted.cpus, place.mpi)
-        per_node = self._batch.pods_per_machine(place.size, place.per_node)
-        script = launcher.script(place.size, per_node, wanted.gpus, starter, wanted.grant_wait)
-        gang_folder.create(script, replace(wanted, run=run, replaced=replaced))
+        meta = replace(wanted, run=run, replaced=replaced)
+        gang_folder.create(self._script(uid, meta), meta)
         aside_folder.remove()
         return run
+
+    def _script(self, gang: str, meta: Meta) -> str:
+        request = self._submission.request(gang, meta)
+        starter = self._batch.gang_starter(request, meta.gang.mpi if meta.gang is not None else "none")
+        one_machine = self._batch.one_machine
+        return launcher.script(request.components, starter, meta.grant_wait, one_machine=one_machine)
 
     def _require_free_rank(self, gang_folder: JobFolder, job: str, place: PlaceInJob) -> None:
         uid = member_record.rank_uid(gang_folder, place.rank)
@@ -272,6 +278,8 @@ class Gatherer:
         if record is None or record.meta.gang is None or len(member_record.ranks(gang_folder)) < record.meta.gang.size:
             return
         self._complete_grant(gang_folder)
+        if not record.meta.attempts and self._batch.heterogeneous:
+            record = self._with_components(gang_folder, record)
         try:
             self._submission.find_or_submit(record)
         except BatchUnknownOutcomeError as error:
@@ -281,33 +289,19 @@ class Gatherer:
             if error.retryable:
                 gang_folder.write_meta(record.meta)  # there is no job: the leader need not look for it
                 return
-            nodes = self._submission.request(gang_folder.uid, record.meta).machines
-            message = f"{error}; {_asks(record.meta.gang, nodes)}"
+            request = self._submission.request(gang_folder.uid, record.meta)
+            message = f"{error}; {gang_request.description(record.meta, request)}"
             end = BatchJob(id="", uid=gang_folder.uid, phase="ended", reason=error.reason, message=message)
             gang_folder.write_batch(end, self._clock.time())
 
-
-def _job_of_gang(meta: Meta, place: PlaceInJob) -> Meta:
-    """Return the request for the job of a group from that of one of its pods."""
-    gang = Gang(meta.owner, place.size, place.per_node, place.mpi)
-    return replace(meta, owner="", place=None, gang=gang, attempts=0)
-
-
-def _asks(gang: Gang, nodes: int) -> str:
-    return f"the job of the group asks for {nodes} nodes for {gang.size} pods ({MEMBERS_PER_NODE}: {gang.per_node})"
-
-
-def _differences(wanted: Meta, present: Meta) -> list[tuple[str, object, object]]:
-    pairs = [(name, getattr(wanted, name), getattr(present, name)) for name in SHAPE]
-    # the wait for a grant lengthens the time limit
-    if (wanted.grant_wait is None) == (present.grant_wait is None):
-        pairs.append(("time_limit", wanted.time_limit, present.time_limit))
-    if wanted.gang is not None and present.gang is not None:
-        pairs += [
-            (f"place.{name}", getattr(wanted.gang, name), getattr(present.gang, name))
-            for name in ("size", "per_node", "mpi")
-        ]
-    return [pair for pair in pairs if pair[1] != pair[2]]
+    def _with_components(self, gang_folder: JobFolder, record: JobRecord) -> JobRecord:
+        """Rewrite the job of a complete group if its pods request different resources."""
+        config, ranks = self._config(), range(len(member_record.ranks(gang_folder)))
+        members = [self._folder.job(member_record.rank_uid(gang_folder, rank)).meta() for rank in ranks]
+        meta = gang_request.of_all(record.meta, members, lambda flavor: config.most_seconds(config.flavor(flavor)))
+        if meta != record.meta:
+            gang_folder.rewrite(self._script(gang_folder.uid, meta), meta)
+        return replace(record, meta=meta)
 
 
 def _over(gang: str, *, retryable: bool = False) -> SiteRefusedError:

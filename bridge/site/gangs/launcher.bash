@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
 # The one job of a group. The launcher starts a wrapper for each rank, which runs the scripts of the pods of that rank.
-# Set by job.sh: SIZE, PER_NODE (pods of a machine; ranks fill one machine after the other), GPUS (of each pod), and STARTER
-# and TASK: the command that starts a task for each pod (srun; member) or for each machine (pbsdsh; machine). Without a
-# command, the batch system itself runs "job.sh machine NUMBER" on each machine but the first.
+# Set by job.sh: SIZE, PARTS (see find_place), and STARTER and TASK: the command that starts a task for each pod (srun;
+# member) or for each machine (pbsdsh; machine). Without a command, the batch system itself runs "job.sh machine NUMBER" on
+# each machine but the first.
 # A rank file has three lines: UID, host names, and namespace/name of the pod.
 
 PLACE_WAIT=${PODBRIDGE_PLACE_WAIT_SECONDS:-60}
@@ -107,11 +107,29 @@ await_members() {
     done
 }
 
+# find_place RANK: the MACHINE of a rank, from 0, the number of its GPUS, and the first of them there, DEVICE. PARTS has for
+# each component: pods, pods of a machine, GPUs of a pod, its first machine, and its first GPU there. The ranks fill one
+# machine after the other.
+find_place() {
+    local part size per_node index=$1
+    for part in "${PARTS[@]}"; do
+        read -r size per_node GPUS MACHINE DEVICE <<<"$part"
+        ((index >= size)) || break
+        ((index -= size))
+    done
+    ((MACHINE += index / per_node, DEVICE += index % per_node * GPUS))
+}
+
 # start_members: start a wrapper for each rank; false, if not all have reported that they are ready.
 start_members() {
-    local until
+    local until word command=() program=("$BASH" "$PWD/job.sh" "$TASK")
     if ((${#STARTER[@]})); then
-        "${STARTER[@]}" "$BASH" "$PWD/job.sh" "$TASK" </dev/null &
+        # srun takes the program of each component
+        for word in "${STARTER[@]}"; do
+            [[ $word != : ]] || command+=("${program[@]}")
+            command+=("$word")
+        done
+        "${command[@]}" "${program[@]}" </dev/null &
         TASKS=("$!")
     else
         start_here 0
@@ -137,7 +155,9 @@ start_members() {
 # start_here NUMBER: start a wrapper for each rank of a machine, the one with this number.
 start_here() {
     local rank
-    for ((rank = $1 * PER_NODE; rank < SIZE && rank < ($1 + 1) * PER_NODE; rank++)); do
+    for ((rank = 0; rank < SIZE; rank++)); do
+        find_place "$rank"
+        ((MACHINE == $1)) || continue
         "$BASH" "$PWD/job.sh" member "$rank" </dev/null &
         TASKS+=("$!")
     done
@@ -184,9 +204,11 @@ any_machine() {
 
 # machine_of RANK: the machine on which a wrapper that is not ready was to run.
 machine_of() {
-    local number=$(($1 / PER_NODE)) names=() host=''
+    local MACHINE DEVICE GPUS number names=() host=''
+    find_place "$1"
+    number=$MACHINE
     case ${STARTER[0]-} in
-    *srun) mapfile -t names < <("${STARTER[0]%srun}scontrol" show hostnames 2>/dev/null) ;;
+    *srun) mapfile -t names < <(slurm_machines) ;;
     *pbsdsh) mapfile -t names <"$PBS_NODEFILE" ;;
     esac 2>/dev/null
     { read -r host <"machines/$number/host"; } 2>/dev/null
@@ -197,6 +219,16 @@ machine_of() {
     else
         printf 'machine %s of the job, which has not begun' "$number"
     fi
+}
+
+# slurm_machines: the machines of the job in the order of the ranks.
+slurm_machines() {
+    local part list
+    for ((part = 0; part < ${#PARTS[@]}; part++)); do
+        list=SLURM_JOB_NODELIST
+        ((${#PARTS[@]} == 1)) || list+=_HET_GROUP_$part
+        "${STARTER[0]%srun}scontrol" show hostnames "${!list-}" 2>/dev/null
+    done
 }
 
 # write_hosts: address and names of each pod, as in /etc/hosts, by rank.

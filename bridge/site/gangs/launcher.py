@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from importlib import resources
 
 from bridge.script import library
 from bridge.script.quoting import array, word
-from bridge.site.batch.batch_interface import GangStarter
+from bridge.site.batch.batch_interface import BatchJobRequest, GangStarter
 
 # mkdir succeeds for one process only, also on a shared file system: a second batch job of the group ends here
 _HEAD = """\
@@ -31,8 +32,14 @@ esac
 """
 
 
-def script(size: int, per_node: int, gpus: int, starter: GangStarter, grant_wait: float | None = None) -> str:
-    """Return the script; ``per_node``: pods of a machine, ``gpus``: of each pod.
+def script(
+    components: Sequence[BatchJobRequest],
+    starter: GangStarter,
+    grant_wait: float | None = None,
+    *,
+    one_machine: bool = False,
+) -> str:
+    """Return the script; ``one_machine``: all components share one.
 
     ``grant_wait``: seconds for which it waits for the grant of all pods; ``None``: they need none.
     """
@@ -40,7 +47,20 @@ def script(size: int, per_node: int, gpus: int, starter: GangStarter, grant_wait
     functions = [library.stripped((folder / f"{name}.bash").read_text("utf-8")) for name in ("launcher", "wrapper")]
     # on every machine, also where the batch system starts this script with variables of its own
     variables = "".join(f"export {name}={word(text)}\n" for name, text in starter.variables.items())
-    data = f"SIZE={size} PER_NODE={per_node} GPUS={gpus} TASK={starter.task}\n{array('STARTER', starter.command)}\n"
+    size = sum(part.members for part in components)
+    data = f"SIZE={size} TASK={starter.task}\n{array('STARTER', starter.command)}\n"
+    data += f"{array('PARTS', list(_parts(components, one_machine)))}\n"
     wait = "" if grant_wait is None else f"GRANT_WAIT={round(grant_wait * 100)}\n"
     parts = (library.part("base"), library.part("grant"), *functions)
     return "".join((_HEAD, variables, *parts, data, wait, _TAIL))
+
+
+def _parts(components: Sequence[BatchJobRequest], one_machine: bool) -> Iterator[str]:
+    """Return for each component: pods, pods of a machine, GPUs of a pod, its first machine, its first GPU there."""
+    machine = device = 0
+    for part in components:
+        yield f"{part.members} {part.together} {part.gpus} {machine} {device}"
+        if one_machine:
+            device += part.members * part.gpus
+        else:
+            machine += part.machines

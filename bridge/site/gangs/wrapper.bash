@@ -31,7 +31,8 @@ member() {
     local rank=${1:-$SLURM_PROCID} last='' until
     begin
     # a machine may have several pods, each with a part of its GPUs
-    share_devices "${SLURM_LOCALID:-$((rank % PER_NODE))}"
+    find_place "$rank"
+    share_devices "${SLURM_LOCALID:+$((SLURM_LOCALID * GPUS))}"
     put "ready/$rank" "$HOST $ADDRESS" || exit 1
     # the launcher may first wait for a grant, and for a pod
     until=$((NOW + GRANT_WAIT + (PLACE_WAIT + START_WAIT * 2) * 100))
@@ -70,6 +71,7 @@ pause() {
     done
 }
 
+# share_devices FIRST: keep only the GPUS devices from the first one on, by default DEVICE.
 share_devices() {
     local name devices
     ((GPUS)) || return 0
@@ -77,7 +79,7 @@ share_devices() {
         [[ ${!name-} ]] || continue
         IFS=, read -r -a devices <<<"${!name}"
         ((${#devices[@]} > GPUS)) || continue
-        devices=("${devices[@]:$1 * GPUS:GPUS}")
+        devices=("${devices[@]:${1:-$DEVICE}:GPUS}")
         printf -v "$name" '%s' "$(IFS=, && printf '%s' "${devices[*]}")"
     done
 }

@@ -109,6 +109,11 @@ class JobFolder:
             self.remove()
             raise
 
+    def rewrite(self, script: str, meta: Meta) -> None:
+        """Replace script and request of a job that was never submitted."""
+        content = job_request.put_in(script, _META.dump_json(meta))
+        atomic_files.write(self._below("job.sh"), content, sync=self.site.sync)
+
     def unfinished(self) -> bool:
         """Return whether the script is incomplete or missing, as after a crash. ``False`` if it can't be read."""
         if self.begun() or exists(self._below("job.id")):

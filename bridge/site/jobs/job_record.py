@@ -11,13 +11,32 @@ from bridge.site.batch.batch_interface import BatchJob
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """``size`` pods of a group with consecutive ranks that request the same, each: a component of its job."""
+
+    size: int
+    per_node: int
+    cpus: int
+    memory: int
+    gpus: int
+    gpu_resource: str
+    flavor: str
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Gang:
-    """The group whose one job a job is: the cluster of its ``size`` pods, of which ``per_node`` may share a machine."""
+    """The group whose one job a job is: the cluster of its ``size`` pods, of which ``per_node`` may share a machine.
+
+    ``parts``: of a heterogeneous job, which replace ``per_node`` and the resources of its record; empty: the pods
+    request the same, or the group was never complete.
+    """
 
     owner: str
     size: int
     per_node: int
     mpi: str = "none"
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +87,18 @@ class Meta:
 
 SHAPE = ("namespace", "cpus", "memory", "gpus", "gpu_resource", "flavor", "flags")
 """What decides the options of a batch job beside its time limit: equal for all pods of a group, and of an array."""
+
+
+def part_of(meta: Meta, size: int, per_node: int) -> Part:
+    """Return a component of ``size`` pods that request the same as this one."""
+    return Part(size, per_node, meta.cpus, meta.memory, meta.gpus, meta.gpu_resource, meta.flavor, meta.flags)
+
+
+def parts_of(meta: Meta) -> tuple[Part, ...]:
+    """Return the components of a job; one if it is that of a single pod, or of pods that request the same."""
+    if meta.gang is None:
+        return (part_of(meta, 1, 1),)
+    return meta.gang.parts or (part_of(meta, meta.gang.size, meta.gang.per_node),)
 
 
 def shape(meta: Meta) -> tuple[object, ...]:

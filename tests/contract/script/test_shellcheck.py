@@ -8,7 +8,7 @@ import pytest
 from bridge.script import library, self_contained
 from bridge.script.build import build
 from bridge.script.runtimes import runtime_table as runtimes
-from bridge.site.batch.batch_interface import GangStarter
+from bridge.site.batch.batch_interface import BatchJobRequest, GangStarter
 from bridge.site.gangs import launcher
 from tests.unit.script.test_golden import KINDS, OBJECTS, RUNTIMES, cases, config
 
@@ -46,4 +46,6 @@ def test_a_script_that_makes_its_own_directory(tmp_path):
 
 
 def test_the_job_of_a_group(tmp_path):
-    assert findings(launcher.script(3, 2, 1, GangStarter(("srun", "--ntasks=3"), "member", {"A": "b"})), tmp_path) == ""
+    requests = [BatchJobRequest("a", tmp_path, members=3, together=2, gpus=gpus) for gpus in (0, 1)]
+    starter = GangStarter(("srun", "--ntasks=3", ":", "--ntasks=3"), "member", {"A": "b"})
+    assert findings(launcher.script(requests, starter), tmp_path) == ""

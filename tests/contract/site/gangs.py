@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
+from bridge.errors import SiteRefusedError
 from bridge.protocol.model.requests import PlaceInJob
 from bridge.protocol.nats.messages import CancelMessage, Grant
 from bridge.protocol.nats.request_table import CANCEL, GRANT, SUBMIT
@@ -15,11 +18,12 @@ from tests.contract.site import jobs
 
 @dataclass
 class Group:
-    """The pods of one group at a site, by rank."""
+    """The pods of one group at a site, by rank. ``more``: parameters of all pods, ``by_rank``: of some."""
 
     site: Any
     size: int
     more: dict[str, Any] = field(default_factory=dict)
+    by_rank: dict[int, dict[str, Any]] = field(default_factory=dict)
     per_node: int = 2
     gang: str = field(default_factory=jobs.uid)
     pods: dict[int, str] = field(default_factory=dict)
@@ -32,7 +36,7 @@ class Group:
         pod = self.pods[rank] = self.pods[rank] if again else jobs.uid()
         names = [f"w-{rank}.sub", f"w-{rank}"]
         place = PlaceInJob(gang=self.gang, rank=rank, size=self.size, per_node=self.per_node, names=names)
-        body = jobs.submit(command, **{"name": f"w-{rank}", "place": place, **self.more})
+        body = jobs.submit(command, **{"name": f"w-{rank}", "place": place, **self.more, **self.by_rank.get(rank, {})})
         if deaf:
             script = body.script.replace("control/stop", "control/none")
             body = body.model_copy(update={"script": script})
@@ -135,17 +139,23 @@ def check_all_or_none(site: Any) -> None:
     group.check_nothing_left()
 
 
-def check_successor(site: Any) -> None:
-    """A pod takes the place of one that is over, in the same job."""
-    group = Group(site, 3)
+def check_successor(site: Any, driver: dict[str, Any] | None = None) -> None:
+    """A pod takes the place of one that is over, in the same job. ``driver``: what the first one requests."""
+    group = Group(site, 3, by_rank={0: driver or {}})
     for rank, command in enumerate(("sleep 60", "exit 3", "sleep 60")):
         group.submit(rank, command)
     assert site.wait(group.pods[1], "ended", site.patience).outcome == "Failed"
     job = site.status(group.pods[0]).job_id
     old = group.pods[1]
-    group.submit(1, "echo successor; sleep 1")
+    if driver:
+        group.by_rank[1] = driver
+        with pytest.raises(SiteRefusedError, match="the pods of a group must be equal at this site"):
+            group.submit(1, "echo ran")
+        group.by_rank.pop(1)
+    group.submit(1, 'echo "$PODBRIDGE_GROUP_RANK"; cut -d " " -f 2- "$PODBRIDGE_GROUP_FILE"; sleep 1')
     assert site.wait(group.pods[1], "ended", site.patience).outcome == "Succeeded"
-    assert (site.status(group.pods[1]).job_id, group.log(1)) == (job, ["successor"])
+    names = [f"w-{rank}.sub w-{rank}" for rank in range(3)]
+    assert (site.status(group.pods[1]).job_id, group.log(1)) == (job, ["1", *names])
     assert [site.status(group.pods[rank]).phase for rank in (0, 2)] == ["running"] * 2
     site.client.call(CANCEL, old, CancelMessage(grace=0, forget=True))
     group.check_nothing_left()

@@ -25,7 +25,7 @@ def site(make_site: Any) -> Any:
 def test_four_pods_run_as_one_job(site: Any) -> None:
     ends = gangs.check_one_job_for_all(site, machines_used=1)
     assert {end.job_id for end in ends} == {site_job.stem for site_job in (site.folder / "local").glob("*.json")}
-    assert any(announce.gangs for announce in site.announced)
+    assert any(announce.gangs and announce.heterogeneous_gangs for announce in site.announced)
 
 
 def test_no_pod_starts_before_all_are_granted(site: Any) -> None:
@@ -41,7 +41,7 @@ def test_if_one_pod_does_not_start_none_does(site: Any) -> None:
 
 
 def test_a_pod_takes_the_place_of_one_that_is_over(site: Any) -> None:
-    gangs.check_successor(site)
+    gangs.check_successor(site, {"cpus": 2})
 
 
 def test_one_pod_is_killed_and_the_others_run_on(site: Any) -> None:

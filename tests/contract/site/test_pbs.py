@@ -161,7 +161,7 @@ def test_if_one_pod_does_not_start_none_does(machines: Any) -> None:
 
 @pytest.mark.long_only
 def test_a_pod_takes_the_place_of_one_that_is_over(machines: Any) -> None:
-    gangs.check_successor(machines)
+    gangs.check_successor(machines, {"cpus": 2})
 
 
 @pytest.mark.long_only

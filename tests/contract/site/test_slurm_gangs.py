@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.polling import eventually
 from tests.contract.site import gangs
 
 pytestmark = pytest.mark.real
@@ -37,7 +38,15 @@ def test_if_one_pod_does_not_start_none_does(site: Any) -> None:
 
 
 def test_a_pod_takes_the_place_of_one_that_is_over(site: Any) -> None:
-    gangs.check_successor(site)
+    """The pods request different resources: a heterogeneous job, whose components share no node."""
+    eventually(lambda: any(announce.heterogeneous_gangs for announce in site.announced), "the site announces them")
+    gangs.check_successor(site, {"cpus": 2, "memory": 2**28})
+    options = ("--noheader", "--states=all", "--format=%i %C %m %D")
+    shown = [line.split() for line in site.cluster.run_slurm("squeue", *options).splitlines() if "+" in line]
+    assert [[job.split("+")[1], *more] for job, *more in sorted(shown)] == [
+        ["0", "2", "256M", "1"],
+        ["1", "2", "256M", "1"],
+    ]
 
 
 def test_one_pod_is_killed_and_the_others_run_on(site: Any) -> None:

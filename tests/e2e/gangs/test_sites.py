@@ -1,5 +1,6 @@
 """Groups of the real controllers at a site: one job there, whose members find each other by the controllers' names."""
 
+import json
 import time
 
 import pytest
@@ -16,9 +17,10 @@ ANNOTATIONS = {"bridge.vk.io/pools": POOL, "bridge.vk.io/members-per-node": "4"}
 TRAINER = "trainer.kubeflow.org/v1alpha1"
 
 
-def create(world, version, plural, kind, name, spec):
+def create(world, version, plural, kind, name, spec, annotations=None):
     path = f"/apis/{version}/namespaces/{NAMESPACE}/{plural}"
-    world.api("POST", path, {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec})
+    metadata = {"name": name, "annotations": annotations or {}}
+    world.api("POST", path, {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec})
     return f"{path}/{name}"
 
 
@@ -30,6 +32,14 @@ def template(main, **spec):
 def replicated(name, replicas, size, pod, **more):
     spec = {"parallelism": size, "completions": size, "completionMode": "Indexed", "backoffLimit": 0, "template": pod}
     return {"name": name, "replicas": replicas, "template": {**more, "spec": spec}}
+
+
+def awaits(name):
+    """Return an init container that ends once a name is known."""
+    lookup = f"until python3 -c 'import socket; socket.getaddrinfo(\"{name}\", 1)'; do sleep 0.1; done"
+    requests = {"cpu": "1", "memory": "32Mi"}
+    command = ["sh", "-c", lookup]
+    return {"name": "wait", "image": "busybox", "command": command, "resources": {"requests": requests}}
 
 
 def met(world, label, address, size):
@@ -54,20 +64,29 @@ def has_condition(world, path, kind):
 
 
 def test_a_job_set_is_one_job_and_so_is_its_restart(world):
-    """A member of the first attempt fails: the next attempt begins once the job of the first one is over."""
+    """A launcher and workers that request more, each with an init container that waits for a name of the others.
+
+    A member of the first attempt fails: the next attempt begins once the job of the first one is over.
+    """
     name, size = "mesh", 4
-    address, runs = f"{name}-w-0-0.{name}", f"{name}-{time.time_ns()}"
+    address, worker, runs = f"{name}-launcher-0-0.{name}", f"{name}-w-0-2.{name}", f"{name}-{time.time_ns()}"
     home = f"/srv/home/{runs}"
     # one of the first attempt ends slowly; the second attempt would find its file
     end = f"trap 'sleep 1; rm {home}.runs; exit' TERM; touch {home}.runs; sleep 60 & wait"
     fails = f"until [ -e {home}.go ]; do sleep 0.1; done; exit 1"
     then = f"{{ [ -e {home}.go ] || case $PODBRIDGE_GROUP_RANK in 1) {end};; 3) {fails};; *) sleep 60;; esac; }}"
     main = container(address, free_block(1), "$PODBRIDGE_GROUP_RANK", size, then, first=f"ls {home}.runs 2>/dev/null")
-    spec = {"failurePolicy": {"maxRestarts": 1}, "replicatedJobs": [replicated("w", 2, 2, template(main))]}
-    path = create(world, "jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", name, spec)
+    workers = {**main, "resources": {"requests": {"cpu": "2", "memory": "64Mi"}}}
+    jobs = [
+        replicated("launcher", 1, 1, template(main, initContainers=[awaits(worker)])),
+        replicated("w", 1, 3, template(workers, initContainers=[awaits(address)])),
+    ]
+    spec = {"failurePolicy": {"maxRestarts": 1}, "replicatedJobs": jobs}
+    path = create(world, "jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", name, spec, {"bridge.vk.io/gang": "all"})
     label = f"jobset.sigs.k8s.io/jobset-name={name},jobset.sigs.k8s.io/restart-attempt="
     old = met(world, f"{label}0", address, size)
     site = world.cluster.sites[POOL]
+    assert json.loads((site.work / "local" / f"{old.partition('/')[2]}.json").read_text())["cpus"] == 1 + 3 * 2
     file = site.folder / "home" / f"{runs}.runs"
     eventually(file.exists, "one of the first attempt ends slowly")
     site.run("touch", f"{home}.go")

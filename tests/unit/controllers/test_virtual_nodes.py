@@ -161,6 +161,8 @@ def test_the_node_says_whether_the_site_runs_the_pods_of_a_group_as_one_job():
     assert node["metadata"]["annotations"][names.GANGS_ALLOWED] == "false"
     (described,) = decide(view(replace(state(), gangs=True), node=node, written=written))
     assert described.patch["metadata"]["annotations"] == {names.GANGS_ALLOWED: "true"}
+    (described,) = decide(view(replace(state(), heterogeneous_gangs=True), node=node, written=written))
+    assert described.patch["metadata"]["annotations"] == {names.HETEROGENEOUS_GANGS_ALLOWED: "true"}
 
 
 def test_the_expected_wait_is_that_of_the_jobs_at_the_pool():

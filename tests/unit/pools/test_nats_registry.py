@@ -45,7 +45,7 @@ def announce(
     gangs: bool = False,
 ) -> bytes:
     about = {"pool": pool, "submitter": submitter, "sequences": {OWNER: sequence}, "digest": digest, "library": library}
-    about["gangs"] = gangs
+    about["gangs"] = about["heterogeneous_gangs"] = gangs
     return pack(Announce.model_validate({"time": 0, "period": 5, "version": "1", **about}))
 
 
@@ -109,7 +109,7 @@ def test_a_member_of_a_group_is_sent_only_to_a_site_that_runs_groups(gangs: bool
     hub.answers["submit"] = {"status": asdict(job("u1"))}
     metadata = {"name": "p-1", "namespace": "n", "uid": "u1", "annotations": {names.PLACE_IN_JOB: "g/1/3"}}
     body = {"metadata": metadata, "spec": {"subdomain": "s", "containers": [{"name": "main", "image": "i"}]}}
-    assert hub.pool.gangs is gangs
+    assert hub.pool.gangs is hub.pool.heterogeneous_gangs is gangs
     if not gangs:
         with pytest.raises(SiteRefusedError, match="runs no groups"):
             hub.pool.submit(body, Objects())

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from bridge import names
-from bridge.workload import pods, remote_gangs
+from bridge.workload import links, pods, remote_gangs
+from bridge.workload.remote_gangs import Place
 from scheduler.group_actions import BindToPool, SetCondition
 from scheduler.group_states import NEW
 from scheduler.places.place_view import PoolView
@@ -20,8 +21,8 @@ from tests.unit.scheduler.test_pools import SECRET, lets, look, node
 SIZE = 3
 
 
-def pool(name: str, cpu: str = "8", problem: str = "", gangs: bool = True) -> PoolView:
-    return replace(test_pools.pool(name, cpu, problem), gangs=gangs)
+def pool(name: str, cpu: str = "8", problem: str = "", gangs: bool = True, heterogeneous: bool = False) -> PoolView:
+    return replace(test_pools.pool(name, cpu, problem), gangs=gangs, heterogeneous=heterogeneous)
 
 
 def member(slot: int | None, place: str = "", at: str = "a", uid: str = "", **more: Any) -> dict[str, Any]:
@@ -122,7 +123,8 @@ def test_a_pool_that_cannot_run_the_group_says_why() -> None:
     text = f"no pool takes the 3 pods of the group now: {why}"
     assert set(said(decide(members, pool("a", gangs=False), pool("b"), usage=usage)).values()) == {("NoRoomNow", text)}
     members[1] = member(1, cpu="2")
-    text = "no pool takes the 3 pods of the group: a (the pods of the group request different resources)"
+    why = "does not run groups whose pods request different resources"
+    text = f"no pool takes the 3 pods of the group: a ({why})"
     assert set(said(decide(members, pool("a"))).values()) == {("Unschedulable", text)}
     members[1] = member(1, pools="b")
     text = "no pool takes the 3 pods of the group: a (not every pod of the group selects it)"
@@ -205,6 +207,64 @@ def test_a_member_that_cannot_join_waits_with_the_reason_and_others_join(
     actions = decide([member(0, "old/0/2"), member(1, **later), member(2)], *pools, **lets(None))
     assert set(placed(actions)) <= {"u2"}, "the one that cannot join takes no rank"
     assert bool(placed(actions)) == bool(later)
+
+
+# --- members that request different resources -------------------------------------------------------------------------
+MIXED = {0: "1", 1: "2", 2: "2"}
+"""CPUs by slot: a driver and two workers."""
+
+
+def mixed(slot: int | None, cpus: str, place: Place | None = None, **more: Any) -> dict[str, Any]:
+    """Return a member of such a group; with a place, one that is bound."""
+    made = member(slot, place.text if place else "", cpu=cpus, **more)
+    if place is not None:
+        made["metadata"]["annotations"] |= place.annotations(made)
+    return made
+
+
+def in_job(shapes: tuple[str, ...], *slots: int) -> list[dict[str, Any]]:
+    return [mixed(slot, MIXED[slot], Place("old", slot, SIZE, shapes)) for slot in slots]
+
+
+def mixed_shapes() -> tuple[str, ...]:
+    return tuple(links.shape(mixed(slot, cpus)) for slot, cpus in MIXED.items())
+
+
+def test_members_of_different_requests_get_a_pool_that_runs_them_and_their_shapes_are_recorded() -> None:
+    members = [mixed(slot, cpus) for slot, cpus in MIXED.items()]
+    pools = pool("a"), pool("b", cpu="5", heterogeneous=True)
+    (bind,) = decide(members, *pools)
+    assert bind.pool == "b"
+    assert [(pods.uid(pod), place) for pod, place in bind.members] == [
+        (f"u{slot}", Place("new", slot, SIZE, mixed_shapes())) for slot in range(SIZE)
+    ]
+    usage = Usage()
+    usage.assume("other", "b", requests(member(0, cpu="1")))
+    (message,) = {text for _, text in said(decide(members, *pools, usage=usage)).values()}
+    assert "b (no room for cpu now)" in message, "the sum counts"
+
+
+def test_each_pod_counts_with_its_own_requests() -> None:
+    groups = [mixed(slot, cpus) for slot, cpus in MIXED.items()]
+    alone = test_pools.pod("alone", "b", cpu="4")
+    alone["metadata"]["creationTimestamp"] = "2027-01-01T00:00:00Z"
+    bound = placed(decide([*groups, alone], pool("b", cpu="8", heterogeneous=True)))
+    assert "alone" not in bound and len(bound) == SIZE
+
+
+def test_a_successor_gets_a_rank_of_its_shape() -> None:
+    there, b = in_job(mixed_shapes(), 1), pool("a", heterogeneous=True)
+    again = [mixed(None, "2", uid="worker", name="a-worker"), mixed(None, "1", uid="driver", name="b-driver")]
+    assert placed(decide([*there, *again], b)) == {"worker": ("a", "old/2/3"), "driver": ("a", "old/0/3")}
+    full = in_job(mixed_shapes(), 1, 2)
+    assert said(decide([*full, again[0]], b))["worker"][0] == "GangFull", "the rank of the driver is not for a worker"
+    assert said(decide([*full, mixed(0, "3")], b))["u0"][0] == "GangDiffers"
+
+
+def test_the_slot_of_another_shape_is_not_free_for_a_pod() -> None:
+    there = in_job(mixed_shapes(), 1)
+    changed = mixed(0, "2", uid="changed")
+    assert placed(decide([*there, changed], pool("a", heterogeneous=True))) == {"changed": ("a", "old/2/3")}
 
 
 def test_of_two_jobs_that_of_the_oldest_member_counts() -> None:

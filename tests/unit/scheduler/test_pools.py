@@ -389,4 +389,6 @@ def test_what_a_pool_can_do_is_on_its_virtual_node() -> None:
     assert (found.races, found.gangs) == (True, False)
     raw = builders.node("a", annotations={names.GANGS_ALLOWED: "true"}, ready="True")
     found = pool_view(raw, eligibility.view(raw))
-    assert (found.races, found.gangs) == (False, True)
+    assert (found.races, found.gangs, found.heterogeneous) == (False, True, False)
+    raw = builders.node("a", annotations={names.HETEROGENEOUS_GANGS_ALLOWED: "true"}, ready="True")
+    assert pool_view(raw, eligibility.view(raw)).heterogeneous

@@ -23,13 +23,14 @@ class MemoryBatch:
 
     kind, period, lag, eager = "memory", 1.0, 2.0, False
     one_machine, gangs, arrays, mpi_ways = False, True, True, ("none", "pmix")
+    heterogeneous = False
 
     def __init__(self, folder=None):
         self.files = ArrayFiles(folder)
         self.array_submits, self.most = [], 1000
         self.table, self.submits, self.cancelled, self.history = {}, [], [], {}
         self.refuse = self.silent = self.down = None
-        self.swallow, self.refuses_gangs = False, ""
+        self.swallow, self.refuses_gangs, self.refuses_heterogeneous = False, "", ""
         self.queries = 0
         self.during_submit = lambda: None
         self.refuse_array = lambda size: None
@@ -90,7 +91,7 @@ class MemoryBatch:
         self.queries += 1
         return dict(self.table)
 
-    def gang_starter(self, members, cpus, mpi):
+    def gang_starter(self, request, mpi):
         return GangStarter()
 
     def pods_per_machine(self, members, per_node):
@@ -99,6 +100,9 @@ class MemoryBatch:
     def gang_problem(self):
         self._ask()
         return self.refuses_gangs
+
+    def heterogeneous_problem(self):
+        return self.refuses_heterogeneous
 
     def past(self, ids):
         return {job_id: self.history[job_id] for job_id in ids if job_id in self.history}

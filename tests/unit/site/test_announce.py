@@ -57,6 +57,13 @@ def test_what_is_configured_counts_instead(world: Any) -> None:
 def test_groups_are_announced_while_the_batch_system_runs_them(world: Any) -> None:
     made = announcer(world, Heard())
     assert made.make().gangs
+    assert not made.make().heterogeneous_gangs
+    world.batch.heterogeneous = True
+    assert made.make().heterogeneous_gangs
+    world.batch.refuses_heterogeneous = "SchedulerType is sched/builtin"
+    world.clock.advance(31)
+    told = made.make()
+    assert (told.gangs, told.heterogeneous_gangs) == (True, False)
     world.batch.refuses_gangs = "no machine runs groups of pods"
     world.clock.advance(31)
     told = made.make()

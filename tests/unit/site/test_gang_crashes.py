@@ -10,7 +10,7 @@ from bridge.errors import SiteRefusedError
 from tests.unit.site.test_crashes import Killer, live
 from tests.unit.site.test_gangs import GANG, cancel, check_nothing_left, close, end, pod, start, statuses, submit
 
-STEPS_OF_FIRST, STEPS_OF_LAST, STEPS_OF_END = 24, 32, 48
+STEPS_OF_FIRST, STEPS_OF_LAST, STEPS_OF_END = 24, 34, 48
 
 
 def living(world: Any) -> list[str]:
@@ -36,25 +36,29 @@ def run_to_the_end(world: Any) -> None:
 def test_there_are_as_many_points_as_are_tried(world: Any, monkeypatch: Any, rank: int) -> None:
     for other in range(rank):
         submit(world, other)
+    world.batch.heterogeneous = True
     killer = Killer(monkeypatch, world)
-    submit(world, rank)
+    submit(world, rank, cpus=2 if rank else 1)
     assert 7 < killer.count < (STEPS_OF_LAST if rank else STEPS_OF_FIRST)
 
 
 @pytest.mark.parametrize("is_repeated", [True, False])
 @pytest.mark.parametrize("point", range(STEPS_OF_LAST))
 def test_killed_while_the_last_pod_is_submitted(world: Any, monkeypatch: Any, point: int, is_repeated: bool) -> None:
+    """The last pod requests more than the others, if the submission is repeated."""
+    cpus, world.batch.heterogeneous = 2 if is_repeated else 1, True
     submit(world, 0)
     submit(world, 1)
     killer = Killer(monkeypatch, world)
     killer.left = point
-    live(world, killer, lambda: submit(world, 2))
+    live(world, killer, lambda: submit(world, 2, cpus=cpus))
     world.again()
     world.look(1)
     # without a directory of the pod, no submitter knows of it: the hub repeats its request
     if is_repeated or not world.folder.job(pod(2)).exists() or world.folder.job(pod(2)).unfinished():
-        submit(world, 2)
+        submit(world, 2, cpus=cpus)
     run_to_the_end(world)
+    assert {len(request.components) for request in world.batch.submits} == {cpus}
 
 
 @pytest.mark.parametrize("point", range(STEPS_OF_FIRST))

@@ -198,10 +198,10 @@ def test_a_flavor_of_one_host_has_no_group_on_several(tmp_path: Path) -> None:
 
 
 def test_pbsdsh_gets_the_variables_of_the_job(tmp_path: Path) -> None:
-    starter = made(tmp_path).gang_starter(4, 1, "none")
+    starter = made(tmp_path).gang_starter(request(), "none")
     assert (starter.command, starter.task) == ((f"{tmp_path}/pbsdsh", "--"), "machine")
     assert "PATH" in starter.variables
-    script = launcher.script(4, 2, 0, GangStarter(starter.command, "machine", {"A": "it's"}))
+    script = launcher.script([request()], GangStarter(starter.command, "machine", {"A": "it's"}))
     assert script.index("export A='it'\"'\"'s'\n") < script.index("TASK=machine")
 
 

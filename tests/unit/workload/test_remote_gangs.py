@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge import names
 from bridge.protocol.model.requests import PlaceInJob
@@ -17,6 +19,34 @@ def pod(place, **spec):
 def test_the_place_is_read_as_it_was_written():
     place = Place("0a1b-2c", 3, 4)
     assert remote_gangs.place_of(pod(place.text)) == place
+
+
+def with_shapes(text):
+    found = pod("g/1/4")
+    found["metadata"]["annotations"][names.SHAPES_IN_JOB] = text
+    return found
+
+
+@given(st.lists(st.sampled_from(["0123456789abcdef", "f" * 16]), min_size=4, max_size=4))
+def test_shapes_are_read_as_they_were_written(shapes):
+    place = Place("g", 1, 4, tuple(shapes))
+    written = place.annotations(pod(None))
+    found = pod(None)
+    found["metadata"]["annotations"] = written
+    assert remote_gangs.place_of(found) == place
+
+
+def test_a_place_without_shapes_removes_those_of_an_earlier_race():
+    place = Place("g", 1, 4)
+    assert place.annotations(pod("g/1/4")) == {names.PLACE_IN_JOB: "g/1/4"}
+    assert place.annotations(with_shapes("4x" + "f" * 16))[names.SHAPES_IN_JOB] == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "3xffffffffffffffff", "9999xffffffffffffffff", "4xF", 7, "4xffffffffffffffff,"]
+)
+def test_any_other_text_is_no_shapes(text):
+    assert remote_gangs.place_of(with_shapes(text)) == Place("g", 1, 4)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ POOLS = [
     pool("silent", ready="False"),
     pool("tiny", "1"),
     pool("gangs", "32", **{names.GANGS_ALLOWED: "true"}),
+    pool("mixed", "32", **{names.GANGS_ALLOWED: "true", names.HETEROGENEOUS_GANGS_ALLOWED: "true"}),
 ]
 LOCAL = builders.node("n1", allocatable={"cpu": "8", "memory": "8Gi", "pods": "9"}, ready="True")
 
@@ -104,6 +105,7 @@ def test_a_pod_that_races_shows_its_jobs_and_why_other_places_have_none():
         "free": (True, True, "", "refused", "", "RaceNotAllowed: the site allows no race"),
         "full": (True, False, "17", "queued", "2026-01-01T00:05:00Z", "no room for cpu now"),
         "gangs": (False, None, "", "", "", "the site allows no race"),
+        "mixed": (False, None, "", "", "", "the site allows no race"),
         "old": (False, None, "", "", "", "the site allows no race"),
         "silent": (False, None, "", "", "", "the site allows no race"),
         "tiny": (False, None, "", "", "", "too little cpu"),
@@ -141,8 +143,8 @@ def test_a_group_shows_which_pools_run_groups_and_how_many_nodes_it_needs():
 
 
 @pytest.mark.parametrize("is_page", [False, True])
-def test_a_group_whose_pods_request_different_resources_is_eligible_at_no_pool(is_page, monkeypatch):
-    member, other = (pod(pools="gangs", reason="Unschedulable", group=GROUP) for _ in range(2))
+def test_a_group_whose_pods_request_different_resources_is_eligible_where_such_groups_run(is_page, monkeypatch):
+    member, other = (pod(pools="gangs,mixed", reason="Unschedulable", group=GROUP) for _ in range(2))
     other["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}
     found = session()
     if is_page:
@@ -151,8 +153,8 @@ def test_a_group_whose_pods_request_different_resources_is_eligible_at_no_pool(i
         monkeypatch.setattr(found, "shared", lambda what, read: read())
     else:
         monkeypatch.setattr(found, "pods", lambda namespace: [member, other])
-    why = "the pods of the group request different resources"
-    assert shown(found, member) == {"gangs": (False, None, "", "", "", why)}
+    why = "does not run groups whose pods request different resources"
+    assert shown(found, member) == {"gangs": (False, None, "", "", "", why), "mixed": (True, True, "", "", "", "")}
 
 
 def test_a_pod_whose_job_has_started_shows_what_else_it_waits_for():

@@ -34,6 +34,7 @@ LATER = {
     "array": None,
     "gangs": False,
     "gang_grants": False,
+    "heterogeneous_gangs": False,
     "gang": "",
 }
 """Keys that later versions have added, with the value that means what a message without them means."""

@@ -31,7 +31,14 @@ OLD = [
 KINDS = ["submit", "cancel", "status", "logs", "files", "grant", "snapshot", "describe"]
 
 
-LATER = (',"place":null', ',"array":null', ',"gangs":false', ',"gang_grants":false', ',"gang":""')
+LATER = (
+    ',"place":null',
+    ',"array":null',
+    ',"gangs":false',
+    ',"gang_grants":false',
+    ',"heterogeneous_gangs":false',
+    ',"gang":""',
+)
 """What later versions have added, with the value that means what a message without it means."""
 
 
