@@ -287,8 +287,11 @@ class SlurmBatch(batch_interface.BatchSystem):
 
     # --- all jobs -----------------------------------------------------------------------------------------------------
     def jobs(self) -> dict[str, batch_interface.BatchJob]:
-        """Run squeue, once for all jobs."""
-        return {job.id: job for job in text.jobs(self._squeue(), self._adopted, self._array_files.uid)}
+        """Run squeue, once for all jobs, and scancel for heterogeneous jobs of which a component has ended."""
+        jobs = {job.id: job for job in text.jobs(self._squeue(), self._adopted, self._array_files.uid)}
+        if ends := [job.id for job in jobs.values() if job.reason == text.COMPONENT_ENDED]:
+            self.cancel(ends)
+        return jobs
 
     def _user_option(self) -> str:
         """Return the option of squeue for this user's jobs, and for those of other users that were submitted here."""

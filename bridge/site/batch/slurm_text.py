@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -88,6 +89,8 @@ Arrays = Callable[[str, int], str]
 """Array and index -> UID of the pod; empty: there is none here."""
 _TASKS = re.compile(r"(\d{1,10})_(?:(\d{1,7})|\[([0-9,:-]+)(?:%\d+)?\])", re.ASCII)
 """``123_4``, a job of an array; ``123_[0,4-9%5]``, those of its jobs that are pending, of which 5 may run at once."""
+COMPONENT_ENDED = "ComponentEnded"
+"""Reason of a heterogeneous job of which a component has ended: the others are to be cancelled."""
 _COMPONENT = re.compile(r"(\d{1,10})\+(\d{1,4})", re.ASCII)
 """``123+1``, the second component of the heterogeneous job 123; the script runs in the first one."""
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
@@ -134,17 +137,17 @@ class _Rows:
 
 
 def _whole(components: Sequence[BatchJob]) -> BatchJob:
-    """Return the heterogeneous job: it has ended once all components have, and the first one has its script.
+    """Return the heterogeneous job, whose first component runs the script. It has ended once all components have.
 
-    If another component was ended from outside, the script has failed for this reason.
+    If another component ended before its script, for example with its node, the job ended for that reason.
     """
-    first = components[0]
+    first, ended = components[0], [each for each in components if each.phase == "ended"]
+    if len(ended) == len(components):
+        cause = min(components, key=lambda each: (each.ended_at or math.inf, each.by_itself))
+        return first if cause.by_itself else replace(cause, host=first.host, started_at=first.started_at)
     if first.phase == "ended":
-        if any(each.phase != "ended" for each in components):
-            return replace(first, phase="running", reason="", message="", ended_at=None, by_itself=False)
-        cause = next((each for each in components if not each.by_itself), first)
-        return replace(cause, host=first.host, started_at=first.started_at)
-    return first
+        return replace(first, phase="running", reason="", message="", ended_at=None, by_itself=False)
+    return replace(first, reason=COMPONENT_ENDED) if ended else first
 
 
 def _own_names(shown_id: str, name: str, adopted: Names, arrays: Arrays) -> Iterator[tuple[str, str]]:

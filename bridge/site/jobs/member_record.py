@@ -146,9 +146,12 @@ def _script_ended(member: JobRecord, code: int) -> BatchJob:
 
 def _gang_ended(member: JobRecord, gang: JobRecord, batch: BatchJob | None) -> BatchJob:
     """Return the end of a pod that ended because the job of its group ended."""
-    if reason := _own_reason(gang):
+    is_from_outside = batch is not None and not batch.by_itself
+    reason = _own_reason(gang)
+    # srun ends with a component of a heterogeneous job
+    if reason and not (is_from_outside and reason == job_ends.KILLED.site_reason):
         return _ended(reason, str((gang.pod or {}).get("message") or ""))
-    if batch is not None and not batch.by_itself:
+    if batch is not None and is_from_outside:
         return replace(batch, host="", started_at=None)
     if not member.started:
         return _ended(GANG_OVER, "the job of the group ended before the pod was started")

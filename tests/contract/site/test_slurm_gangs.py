@@ -66,10 +66,12 @@ def test_flags_that_change_the_size_of_the_job_end_all_pods(site: Any) -> None:
     group.check_nothing_left()
 
 
-def test_a_cancelled_job_ends_all_pods_with_slurms_reason(site: Any) -> None:
-    group = gangs.Group(site, 2)
+@pytest.mark.parametrize("component", ["", "+1"])
+def test_a_cancelled_job_ends_all_pods_with_slurms_reason(site: Any, component: str) -> None:
+    """The job, or one component of a heterogeneous job."""
+    group = gangs.Group(site, 2, by_rank={0: {"cpus": 2}} if component else {})
     group.submit_all("sleep 600")
     job = group.wait("running")[0].job_id
-    site.cluster.run_slurm("scancel", job)
+    site.cluster.run_slurm("scancel", job + component)
     assert {end.reason for end in group.wait("ended", 60)} == {"Cancelled"}
     group.check_nothing_left()

@@ -127,6 +127,19 @@ def test_a_refusal_names_the_size_of_the_whole_job(world: Any) -> None:
     assert "asks for 2 nodes for 3 pods (bridge.vk.io/members-per-node: 1, 2)" in statuses(world)[0].message
 
 
+def test_pods_of_a_job_that_ended_with_one_of_its_nodes(world: Any) -> None:
+    for rank in range(3):
+        submit(world, rank, cpus=rank + 1)
+    start(world)
+    world.look()
+    text = '{"phase":"Failed","reason":"Killed","message":"the processes were killed","finishedAt":9}'
+    world.write("state/pod.json", text, GANG)
+    world.batch.end("1", "NodeFail")
+    world.look(1)
+    world.look(5)
+    assert {(status.phase, status.reason) for status in statuses(world)} == {("ended", "NodeFail")}
+
+
 # --- command lines ----------------------------------------------------------------------------------------------------
 @st.composite
 def requests(draw: st.DrawFn) -> BatchJobRequest:
@@ -244,12 +257,21 @@ def shown(*rows: str) -> dict[str, tuple[str, str, bool]]:
         (("7+0|COMPLETED|n1|10|20", "7+1|COMPLETING|n2|10|20"), "running", "", False),
         (("7+0|COMPLETED|n1|10|20", "7+1|COMPLETED|n2|10|20"), "ended", "", True),
         (("7+0|CANCELLED|n1|10|20", "7+1|CANCELLED|n2|10|20"), "ended", "Cancelled", False),
-        (("7+0|RUNNING|n1|10|20", "7+1|NODE_FAIL|n2|10|20"), "running", "", False),
-        (("7+0|FAILED|n1|10|20", "7+1|NODE_FAIL|n2|10|20"), "ended", "NodeFail", False),
+        (("7+0|RUNNING|n1|10|20", "7+1|NODE_FAIL|n2|10|20"), "running", "ComponentEnded", False),
+        (("7+0|CANCELLED|n1|10|25", "7+1|NODE_FAIL|n2|10|20"), "ended", "NodeFail", False),
+        (("7+0|FAILED|n1|10|20", "7+1|CANCELLED|n2|10|21"), "ended", "", True),
+        (("7+0|FAILED|n1|10|20", "7+1|CANCELLED|n2|10|20"), "ended", "Cancelled", False),
+        (("7+0|FAILED|n1|10|22", "7+1|FAILED|n2|10|21"), "ended", "", True),
     ],
 )
 def test_a_heterogeneous_job_is_one_job(rows: tuple[str, ...], phase: str, reason: str, by_itself: bool) -> None:
     assert shown(*rows) == {"7": (phase, reason, by_itself)}
+
+
+def test_a_job_of_which_a_component_has_ended_is_cancelled(tmp_path: Path) -> None:
+    rows = "7+0|RUNNING|n1|10|20|pb-a-1|None\\n7+1|NODE_FAIL|n2|10|20|pb-a-1|None\\n8|RUNNING|n1|10|20|pb-a-2|None\\n"
+    assert {*slurm(tmp_path, f"printf '{rows}'").jobs()} == {"7", "8"}
+    assert (tmp_path / "scancel.words").read_text() == "7\n"
 
 
 def test_a_component_without_the_first_one_is_no_job() -> None:
