@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bridge import names
 from bridge.errors import BridgeError
-from bridge.workload import pods, remote_gangs
+from bridge.workload import links, pods, remote_gangs
 from tests import builders
 from tests.examples import examples
 from tests.fakes.memory_hub import MemoryHub
@@ -24,12 +24,15 @@ MEMBERS = [f"train-{slot}" for slot in range(SIZE)]
 NUMBER = st.integers(0, 5)
 
 
-def make(name: str, uid: str, minimum: int, created: str) -> Any:
+GANGS = {names.GANGS_ALLOWED: "true", names.HETEROGENEOUS_GANGS_ALLOWED: "true"}
+
+
+def make(name: str, uid: str, minimum: int, created: str, cpus: str = "2") -> Any:
     annotations = {names.POOLS: "a,b", **builders.group(SIZE, minimum, slot=int(name[-1]))}
     keys = (names.VIRTUAL_TAINT, names.POOL_TAINT)
     return builders.pod(
         uid,
-        requests={"cpu": "2"},
+        requests={"cpu": cpus},
         annotations=annotations,
         metadata={"name": name, "creationTimestamp": created},
         tolerations=[{"key": key, "operator": "Exists"} for key in keys],
@@ -39,12 +42,20 @@ def make(name: str, uid: str, minimum: int, created: str) -> Any:
 class Gangs(RuleBasedStateMachine):
     """An owner creates members again, sites end them, and leaders are killed before, in and after their Bindings."""
 
-    @initialize(minimum=st.integers(2, SIZE), first=st.sets(st.sampled_from(MEMBERS), min_size=2))
-    def begin(self, minimum: int, first: set[str]) -> None:
+    @initialize(
+        minimum=st.integers(2, SIZE),
+        first=st.sets(st.sampled_from(MEMBERS), min_size=2),
+        cpus=st.lists(st.sampled_from("12"), min_size=SIZE, max_size=SIZE),
+    )
+    def begin(self, minimum: int, first: set[str], cpus: list[str]) -> None:
+        # if fewer members than all may be a job of their own, a late Binding can begin a second one
+        self.cpus = dict(zip(MEMBERS, cpus if minimum == SIZE else "222", strict=True))
         self.hub, self.minimum = MemoryHub(("n1",), pools=POOLS), minimum
         self.made, self.succeeded = 0, set[str]()
         self.ranks: dict[str, set[int]] = {}
         """The ranks of each job that a member has had."""
+        self.shapes: dict[tuple[str, int], str] = {}
+        """The shape of each rank of each job."""
         self.bound: list[str] = []
         self.in_flight: list[tuple[str, Any]] = []
         self.next_is_late = False
@@ -74,6 +85,8 @@ class Gangs(RuleBasedStateMachine):
         if place.gang not in self.ranks:
             assert place.size + len(self.succeeded) >= self.minimum, f"a part of the group starts: {self.story()}"
         self.ranks.setdefault(place.gang, set()).add(place.rank)
+        shape = links.shape(pod)
+        assert self.shapes.setdefault((place.gang, place.rank), shape) == shape, self.story()
 
     @precondition(lambda self: self.in_flight)
     @rule()
@@ -86,7 +99,7 @@ class Gangs(RuleBasedStateMachine):
     # --- the owner, users, sites --------------------------------------------------------------------------------------
     def make(self, name: str) -> None:
         self.made += 1
-        self.hub.create(make(name, f"u{self.made}", self.minimum, self.hub.kube.stamp()))
+        self.hub.create(make(name, f"u{self.made}", self.minimum, self.hub.kube.stamp(), self.cpus[name]))
 
     @rule()
     def owner(self) -> None:
@@ -131,7 +144,7 @@ class Gangs(RuleBasedStateMachine):
     def set_pool(self, name: str, ready: bool) -> None:
         node = self.hub.kube.get(f"/api/v1/nodes/{name}")
         node["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
-        node["metadata"]["annotations"] = {names.GANGS_ALLOWED: "true"}
+        node["metadata"]["annotations"] = dict(GANGS)
         self.hub.kube.put(f"/api/v1/nodes/{name}", node)
 
     # --- the hub ------------------------------------------------------------------------------------------------------
@@ -198,7 +211,7 @@ class Gangs(RuleBasedStateMachine):
                 assert self.ranks[place.gang] == set(range(place.size)), self.story()
         for pod in filter(pods.is_open, self.hub.kube.pods()):
             reason = pods.condition(pod, names.POD_SCHEDULED).get("reason")
-            assert reason == "GangFull", self.story()
+            assert reason in ("GangFull", "GangDiffers"), self.story()
 
     def story(self) -> str:
         lines = [f"minimum {self.minimum}, {len(self.succeeded)} have succeeded"]
@@ -227,7 +240,7 @@ def hub_with_members(count: int = SIZE) -> MemoryHub:
     hub = MemoryHub(("n1",), pools=POOLS)
     for name in POOLS:
         node = hub.kube.get(f"/api/v1/nodes/{name}")
-        node["metadata"]["annotations"] = {names.GANGS_ALLOWED: "true"}
+        node["metadata"]["annotations"] = dict(GANGS)
         hub.kube.put(f"/api/v1/nodes/{name}", node)
     for number, name in enumerate(MEMBERS[:count]):
         hub.create(make(name, f"u{number}", SIZE, hub.kube.stamp()))
