@@ -90,6 +90,9 @@ class _CheckedUnchangedPods(UnchangedPods):
         return changed
 
 
+_ALLOWED = (names.RACE_ALLOWED, names.GANGS_ALLOWED, names.GANG_RACE_ALLOWED, names.HETEROGENEOUS_GANGS_ALLOWED)
+
+
 def virtual_node(name: str) -> Object:
     """Return the virtual node of a pool with room for three pods, which accepts pods that race, and groups."""
     taints = [(names.VIRTUAL_TAINT, "true"), (names.POOL_TAINT, name)]
@@ -99,7 +102,7 @@ def virtual_node(name: str) -> Object:
             "name": name,
             "uid": name,
             "labels": {names.POOL_LABEL: name},
-            "annotations": dict.fromkeys((names.RACE_ALLOWED, names.GANGS_ALLOWED, names.GANG_RACE_ALLOWED), "true"),
+            "annotations": dict.fromkeys(_ALLOWED, "true"),
         },
         "spec": {"taints": [{"key": key, "value": value, "effect": "NoSchedule"} for key, value in taints]},
         "status": {"allocatable": {"cpu": "16", "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]},

@@ -55,13 +55,16 @@ class Api(test_race_machine.Api):
         super().__init__(clock)
         self.objects.clear()
         self.made = itertools.count(1)
+        self.cpus = "22"
+        """Requests by slot."""
 
     def create_member(self, slot: int) -> None:
         number = next(self.made)
         annotations = {names.POOLS: "a,b", names.PLACEMENT: names.RACE}
+        resources = {"resources": {"requests": {"cpu": self.cpus[slot]}}}
         spec = {
             "restartPolicy": "Never",
-            "containers": [{"name": "main", "image": "i", "command": ["true"]}],
+            "containers": [{"name": "main", "image": "i", "command": ["true"], **resources}],
             "tolerations": [{"key": key, "operator": "Exists"} for key in (names.POOL_TAINT, names.VIRTUAL_TAINT)],
         }
         annotations |= builders.group(SIZE, kind="podgroup", slot=slot)
@@ -154,6 +157,7 @@ class Site(test_race_machine.Site):
     def __init__(self, *args: Any) -> None:
         self.ran: list[str] = []
         super().__init__(*args)
+        self.batch.heterogeneous = True
 
     def start(self) -> None:
         for job in [job for job in self.batch.table.values() if job.phase == "queued" and not self.full]:
@@ -252,12 +256,13 @@ HUBS = st.integers(0, 1)
 class GangRace(RuleBasedStateMachine):
     """What may happen to a group that races at two sites."""
 
-    @initialize(full=st.sampled_from(["", "", "a", "b"]), steps=st.integers(0, 6))
-    def begin(self, full: str, steps: int) -> None:
+    @initialize(full=st.sampled_from(["", "", "a", "b"]), steps=st.integers(0, 6), cpus=st.sampled_from(["22", "12"]))
+    def begin(self, full: str, steps: int, cpus: str) -> None:
         """``full``: a site that starts no job at first; ``steps``: begin where the places ask, for example."""
         self.at = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
         self.clock = FakeClock(1_000.0)
         self.api = Api(self.clock)
+        self.api.cpus = cpus
         tickets = itertools.count(1)
         self.sites = {name: Site(name, self.at, self.clock, tickets) for name in SITES}
         for slot in range(SIZE):
