@@ -241,7 +241,7 @@ class PodActor:
         is_alive = current_pod is not None and pods.uid(current_pod) == job.job
         if current_pod is not None and is_alive:
             if pool.holds is None or places.keeps_job(current_pod, pool.name):
-                entry.not_before = now + FORGOTTEN
+                entry.reread_at = now + FORGOTTEN  # no pause for the grant once the cache shows the pod
                 return
             if places.may_return(current_pod):
                 self._race.withdraw_orphan(current_pod, job, pool, entry)

@@ -346,6 +346,9 @@ def test_a_place_of_a_pod_that_waits_or_is_bound_here_is_kept(world):
     world.api.pod["spec"]["nodeName"] = "site"
     world.act(Orphan(world.pool.site["u1"]))
     assert world.pool.asked == [("submit", "u1")]
+    assert look(the_job=world.pool.site["u1"], entry=world.entry) == Wait(5)
+    bound = pod("site", places.grant("site", TICKET))
+    assert look(bound, the_job=job(asks=TICKET), entry=world.entry) == Grant(bound, TICKET), "when the cache shows it"
 
 
 @pytest.mark.parametrize("recorded", ["other", ""])

@@ -251,7 +251,7 @@ def test_no_job_is_ended_for_want_of_a_pod_that_is_there(world, uid):
         world.kube.objects[PATH] = {"metadata": {"uid": uid}, "spec": {"nodeName": "site"}}
     world.act(virtual_pod_actions.Orphan(world.pool.site["u1"]))
     assert world.pool.count("cancel") == (uid != "u1")
-    assert (world.entry.not_before > world.clock.now) is (uid == "u1")
+    assert (world.entry.reread_at > world.clock.now) is (uid == "u1")
 
 
 def test_no_job_is_ended_when_the_api_server_cannot_be_asked(world):
