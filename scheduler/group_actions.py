@@ -34,7 +34,10 @@ class Submit(_JobAction):
 
 @dataclass(frozen=True, slots=True)
 class BindTogether(_JobAction):
-    """Allocate the resource claims of all these members of the group, then bind the members."""
+    """Allocate the resource claims of all these members of the group, then bind the members in this order.
+
+    If one cannot be bound, those after it are not: in a race, the first Binding is the grant of the group.
+    """
 
     group: Group
     binds: tuple[Bind, ...]
@@ -68,6 +71,14 @@ class CancelAndResubmit(_JobAction):
     why: str
     soon: bool = False
     reason: str = "NodeRefused"
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw(_JobAction):
+    """Remove the ids of jobs that have lost the race from the waiting members of the group, then cancel the jobs."""
+
+    group: Group
+    job_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +214,7 @@ class SetCondition:
     message: str
 
 
-JobAction = Submit | BindTogether | Release | Cancel | CancelAndResubmit | Exclude | Shrink | Join
+JobAction = Submit | BindTogether | Release | Cancel | CancelAndResubmit | Withdraw | Exclude | Shrink | Join
 Action = JobAction | Hold | Unhold | Bind | BindVolumes | SetApart | SetCondition
 """The actions for groups at the colocated Slurm."""
 URGENCY: dict[type[Action | BindToPool | SetPlaces], int] = {
@@ -215,6 +226,7 @@ URGENCY: dict[type[Action | BindToPool | SetPlaces], int] = {
     Unhold: 2,
     Cancel: 2,
     CancelAndResubmit: 3,
+    Withdraw: 3,
     SetPlaces: 3,
     Submit: 4,
     Hold: 5,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from bridge.slurm.models import Job
 from bridge.workload import allotted, pods
 from bridge.workload.devices import extended_claims
-from scheduler import group_apart, member_places, volume_waits
+from scheduler import gang_ranks, group_apart, member_places, pod_group, volume_waits
 from scheduler.group_actions import Action, Bind, BindTogether, BindVolumes, CancelAndResubmit, Hold, Pod, SetApart
 from scheduler.group_states import NEW, GroupState
 from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, set_conditions, tell
@@ -32,11 +32,14 @@ def decide(
     # each member needs the finalizer before the first one is bound; the binding of a bare pod sets its own
     if group.ref is not None and (holds := hold(group, job.job_id)):
         return holds, state
-    assigned = member_places.assign_places(group, job)
+    racing = gang_ranks.racing(group)
+    if racing is not None:
+        group = pod_group.without(group, [pod for pod in group.waiting if pod not in racing])
+    assigned = member_places.assign_places(group, job, racing[0] if racing else None)
     unplaced = [pod for pod in group.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
     # started_job is in memory only; after a restart, times of the API server tell, which are in whole seconds
-    if state.started_job == job.job_id or group.has_started(job.job_id, _placed(group, assigned)):
+    if racing is None and (state.started_job == job.job_id or group.has_started(job.job_id, _placed(group, assigned))):
         apart: list[Pod] = []
         if group_apart.others_run(group, job):
             unplaced, apart = group_apart.without_place(view, group, job, unplaced)
@@ -121,6 +124,8 @@ def _wait_for_room(
 
 def _bind_actions(view: SchedulerView, group: Group, binds: list[Bind]) -> list[Action]:
     nodes = view.placements.by_slurm_name
+    if gang_ranks.racing(group) is not None:
+        return [BindTogether(group, tuple(sorted(binds, key=lambda bind: gang_ranks.rank(bind.pod))))]
     # single Bind actions run side by side, and one could bind its pod before the claims of another are allocated
     if len(binds) > 1 and any(
         extended_claims.wants_devices(bind.pod, nodes[bind.slurm_node].by_devices()) for bind in binds

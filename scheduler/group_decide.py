@@ -10,7 +10,8 @@ is left behind:
 2. Bind all members in one decision, or none (:mod:`scheduler.group_binding`). The nodes are those of a job which
    slurmctld shows as allocated. The UID is the precondition, and the same write sets the job id on the pod. A crash
    between two bindings leaves some members bound; the next decision binds the others to the places that
-   :func:`scheduler.member_places.assign` returns for them.
+   :func:`scheduler.member_places.assign` returns for them. In a race with pools, one member goes first: its Binding
+   is the grant of the group (:func:`scheduler.gang_ranks.racing`).
 3. Release. The job is cancelled first. The finalizer is removed only after Slurm has accepted the cancellation. If a
    group has two jobs (slurmctld carried out a request late), the job on a member is kept, else the older one; the other
    one is cancelled before the bind.
@@ -31,7 +32,16 @@ from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
 from bridge.workload import pods
 from bridge.workload.resources import Resources
-from scheduler import group_apart, group_binding, group_shrink, member_places, pod_group, rules, volume_waits
+from scheduler import (
+    gang_ranks,
+    group_apart,
+    group_binding,
+    group_shrink,
+    member_places,
+    pod_group,
+    rules,
+    volume_waits,
+)
 from scheduler.group_actions import (
     Action,
     BindTogether,
@@ -44,6 +54,7 @@ from scheduler.group_actions import (
     SetApart,
     Submit,
     Unhold,
+    Withdraw,
 )
 from scheduler.group_states import NEW, GroupState
 from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, hold, incomplete, keep_job, label, set_conditions, tell
@@ -108,10 +119,12 @@ def _report_failure(view: rules.SchedulerView, group: Group, error: Exception) -
 
 
 def _decide_group(view: rules.SchedulerView, group: Group, state: GroupState, occupancy: PlannedOccupancy) -> Steps:
-    if group.running:
-        group = pod_group.without(group, group_apart.lost(view, group))
     observed_jobs = rules.jobs_of(view, group.key)
     live = [observed for observed in observed_jobs if rules.is_live(observed, state.cancelled | view.cancelled)]
+    if group.running:
+        if gang_ranks.present(group) is not None:
+            return _withdraw(group, live), state.without_job()
+        group = pod_group.without(group, group_apart.lost(view, group))
     all_deleted = bool(group.deleted) and not (group.waiting or group.running or group.gated)
     if state.submitted_id and not any(observed.job.job_id == state.submitted_id for observed in observed_jobs):
         if rules.is_unread(view.snapshot, state):
@@ -136,6 +149,14 @@ def _decide_group(view: rules.SchedulerView, group: Group, state: GroupState, oc
         else _decide_without_job(view, group, state, observed_jobs, occupancy)
     )
     return [*releases, *(replace(one, group=group) if isinstance(one, _ABOUT_ALL) else one for one in actions)], state
+
+
+def _withdraw(group: Group, live: list[ObservedJob]) -> list[Action]:
+    """Return the actions for a group that a pool has won: no member is bound here, and the jobs here are cancelled."""
+    actions: list[Action] = [Unhold(pod) for pod in group.deleted if pods.is_held(pod)]
+    labelled = {job_id for pod in group.waiting if (job_id := pods.job_id(pod)) is not None}
+    job_ids = labelled | {observed.job.job_id for observed in live}
+    return [*actions, Withdraw(group, tuple(sorted(job_ids)))] if job_ids else actions
 
 
 def _decide_deleted(view: rules.SchedulerView, group: Group, state: GroupState, live: list[ObservedJob]) -> Steps:

@@ -71,13 +71,24 @@ def assign(group: Group, nodes: Sequence[str], size: int, shared: int, exact: bo
     return assigned
 
 
-def assign_places(group: Group, job: Job) -> dict[str, str]:
+def assign_places(group: Group, job: Job, first: Pod | None = None) -> dict[str, str]:
     """Return the Slurm node for each waiting member as :func:`assign`, also on the components of a heterogeneous job.
+
+    ``first`` gets the place of another member if it would have none: without it, no member is bound.
 
     A member gets a place only in the component for its shape. Two components share no node, so a running member is in
     the component that has its node. The slot of a member in a component is the rank of its slot among those of its
     shape.
     """
+    assigned = _assign_places(group, job)
+    if first is None or pods.uid(first) in assigned:
+        return assigned
+    shape_of = shape_in(job)
+    alike = [pods.uid(pod) for pod in group.waiting if pods.uid(pod) in assigned and shape_of(pod) == shape_of(first)]
+    return {pods.uid(first): assigned.pop(alike[-1]), **assigned} if alike else {}
+
+
+def _assign_places(group: Group, job: Job) -> dict[str, str]:
     if not job.parts:
         size = job.link.size if job.link is not None else group.size
         exact = group.minimum >= group.size  # as the request: else the number of tasks follows from the nodes

@@ -15,7 +15,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.workload import groups, links, places, pods
+from bridge.workload import groups, links, places, pods, remote_gangs
 from bridge.workload.remote_gangs import Place
 from scheduler import pod_group
 from scheduler.group_states import GroupStates, Pod, ReportedCondition
@@ -63,6 +63,8 @@ class PodWriter:
         this state of it: it may request more now.
         """
         path = PODS.path_of(pod, "binding")
+        if remote_gangs.place_of(pod) is not None:  # of a race that is over; a Binding removes no annotation
+            annotations = {names.PLACE_IN_JOB: "", **annotations}
         body = pods.binding(pod, node, annotations, labels)
         body["metadata"]["resourceVersion"] = pod["metadata"].get("resourceVersion", "")
         # a kill after the Binding loses only the state below: the first list of the next leader shows the pod as bound

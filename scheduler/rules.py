@@ -291,7 +291,7 @@ def without_job(view: SchedulerView, state: GroupState, observed_jobs: Iterable[
     """Return the state of a group whose last job is over; unchanged if no job was known or expected.
 
     Several jobs in a row that have ended before the bind are replaced after a growing pause: their cause may last, for
-    example a prolog that fails. Jobs that Slurm has lost do not count (:data:`scheduler.group_act.MOST_LOST`).
+    example a prolog that fails. Jobs that Slurm has lost do not count (:data:`scheduler.job_act.MOST_LOST`).
     """
     if not state.has_job:
         return state

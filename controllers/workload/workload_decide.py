@@ -48,7 +48,7 @@ def decide(view: WorkloadView) -> Decision:
     displaced: dict[str, Displaced] = {}
     waiting: dict[str, Waiting] = {}
     candidates: list[tuple[Pod, str, bool]] = []
-    all_keys: set[str] = set()
+    all_keys, at_pools = set[str](), set[str]()
     for pod in view.pods:
         uid = pods.uid(pod)
         last = view.waiting.get(uid)
@@ -58,6 +58,7 @@ def decide(view: WorkloadView) -> Decision:
             continue
         try:
             candidates.append((pod, links.key(pod), _has_ended(view, pod)))
+            at_pools |= _keys_at_pool(view, pod)
         except Exception as error:
             actions += _report_error(pod, error)
             # its key is not known; without any, the job of this pod would look like an orphan and be cancelled
@@ -67,6 +68,7 @@ def decide(view: WorkloadView) -> Decision:
     for pod, key, has_ended in candidates:
         try:
             action, displacement = _decide_pod(view, pod, key, has_ended, open_keys)
+            action = None if isinstance(action, End) and key in at_pools and not pods.is_bound(pod) else action
             action = _apply_brake(view, pod, action)
             settled = action is None and displacement is None and not has_ended
             awaited_job = _awaited_job(view, pod, key) if settled else None
@@ -179,7 +181,7 @@ def _decide_pod(view: WorkloadView, pod: Pod, key: str, has_ended: bool, open_ke
     if has_ended:
         return _release(view, pod, key, job_id, open_keys), None
     # before the rules for jobs: the label may still name the Slurm job that lost the race
-    if pods.is_bound(pod) and pod["spec"]["nodeName"] in view.virtual:
+    if _is_at_pool(view, pod):
         return _on_pool(view, pod), None
     # only after the bind: before it, the scheduler decides which of two jobs the pod keeps
     if pods.is_bound(pod) and (extra := _second_job(view, pod, job_id)) is not None:
@@ -210,6 +212,19 @@ def _decide_pod(view: WorkloadView, pod: Pod, key: str, has_ended: bool, open_ke
     is_shrunk = states.is_allocated(observed.job.states) and not observed.job.restarts
     end = job_ends.NODE_REMOVED if is_shrunk else job_ends.REQUEUED
     return (End(pod, job_id, end) if displacement.answers >= DISPLACED_ANSWERS else None), displacement
+
+
+def _is_at_pool(view: WorkloadView, pod: Pod) -> bool:
+    return pods.is_bound(pod) and pod["spec"]["nodeName"] in view.virtual
+
+
+def _keys_at_pool(view: WorkloadView, pod: Pod) -> set[str]:
+    """Return the key of a pod that runs at a pool.
+
+    Other members of its group may still wait for their Bindings to the pool, and name the job that lost the race. It is
+    cancelled, and they must not end with it.
+    """
+    return {links.key(pod)} if _is_at_pool(view, pod) and not pods.is_finished(pod) else set()
 
 
 def _on_pool(view: WorkloadView, pod: Pod) -> Action | None:

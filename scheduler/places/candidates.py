@@ -16,7 +16,7 @@ from scheduler.places.place_view import PlaceView, PoolView
 from scheduler.places.pool_shapes import Shape
 from scheduler.places.pool_usage import PlannedUsage
 
-STAYS = "a group that may go to Slurm stays there"
+STAYS = "a group that may go to Slurm stays there, unless it races"
 NO_GANGS = "does not run groups of pods"
 UNSELECTED = "not every pod of the group selects it"
 DIFFERENT = "does not run groups whose pods request different resources"

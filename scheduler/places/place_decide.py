@@ -6,9 +6,9 @@ one more pool. A pool to which the pod's namespace does not send its Secrets is 
 not bound: it gets places at several pools (:mod:`scheduler.places.race_places`).
 
 A group of more than one pod gets one pool, which must run groups and have room for all waiting members. Later members
-go to the same pool (:mod:`scheduler.places.gang_ranks`), as do the others once one has won a race. If none of the
+go to the same pool (:mod:`scheduler.gang_ranks`), as do the others once one has won a race. If none of the
 selected pools runs groups, each member goes to a pool on its own. The colocated Slurm keeps the groups that may have a
-job there.
+job there, unless they race, and those with a member that runs there.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from bridge.workload import links, places, pods, remote_gangs
 from bridge.workload.pool_selection import NO_POOL, PoolSelector
 from bridge.workload.remote_gangs import Place
 from bridge.workload.resources import Resources
-from scheduler import member_places, pod_group
+from scheduler import gang_ranks, member_places, pod_group
+from scheduler.gang_ranks import Gang
 from scheduler.group_actions import BindToPool, Join, SetCondition, SetPlaces
 from scheduler.group_states import NEW, Pod
 from scheduler.member_actions import INCOMPLETE, incomplete
-from scheduler.places import candidates, gang_ranks, place_policy, race_places
-from scheduler.places.gang_ranks import Gang
+from scheduler.places import candidates, place_policy, race_places
 from scheduler.places.place_view import PlaceView
 from scheduler.places.pool_shapes import Shape, Shapes
 from scheduler.places.pool_usage import PlannedUsage, requests
@@ -108,15 +108,18 @@ def _decide_group(view: PlaceView, group: Group, usage: PlannedUsage, shapes: Sh
     if not candidates.has_gangs(view, shape) or any(not pods.is_deleted(pod) for pod in group.running):
         singles = map(pod_group.of_one, group.waiting)
         return [result for one in singles for result in _choose(view, one, usage, shapes.of(one.waiting))]
-    if candidates.stays_in_slurm(view, shape, group.waiting[0]):
-        return _leave(view, group.waiting, candidates.STAYS)
+    if candidates.stays_in_slurm(view, shape, group.waiting[0]) and (group.running or not _requests_race(view, group)):
+        return _stay(view, group)
     if pod_group.is_replaced(group):
         return [Join(group)]
+    is_at_slurm = any(names.LOCAL_POOL in places.recorded(pod) for pod in group.waiting)
     if text := incomplete(group):
-        return _set_conditions(view, group.waiting, text, INCOMPLETE)
-    group, strangers = member_places.choose_members(group)
-    differs = _set_conditions(view, strangers, DIFFERS, "GangDiffers")
-    return [*differs, *_choose(view, group, usage, shapes.of(group.waiting))]
+        return _leave(view, group, text) if is_at_slurm else _set_conditions(view, group.waiting, text, INCOMPLETE)
+    chosen, strangers = member_places.choose_members(group)
+    results = _choose(view, chosen, usage, shapes.of(chosen.waiting))
+    if is_at_slurm:  # the decision about the job there writes the conditions
+        return [*[one for one in results if not isinstance(one, Local)], *_leave(view, group, candidates.STAYS)]
+    return [*_set_conditions(view, strangers, DIFFERS, "GangDiffers"), *results]
 
 
 def _choose(view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape) -> _Results:
@@ -124,16 +127,16 @@ def _choose(view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape) ->
     pod, selector, members = group.waiting[0], shape.selector, group.waiting
     if not selector.remote:
         return [] if view.colocated else _set_conditions(view, members, NO_POOL)
-    if candidates.stays_in_slurm(view, shape, pod):
-        return _leave(view, members, candidates.STAYS)
-    if view.most_places and _wants_race(group):
+    if _wants_race(view, group):
         kept = next(filter(None, map(places.recorded, members)), ())
-        selection = _places(view, members, kept, shape, usage)
+        selection = _places(view, group, kept, shape, usage)
         if kept or len(selection.selected) > 1:
             return _race(view, group, kept, selection)
-        # a pod that may have a job at Slurm stays there, if it has no other place
-        if pods.uid(pod) in view.at_slurm:
-            return []
+    if candidates.stays_in_slurm(view, shape, pod):
+        return _stay(view, group)
+    # a pod that may have a job at Slurm stays there, if it has no other place
+    if pods.uid(pod) in view.at_slurm:
+        return []
     # Slurm may start this job at any moment; on a pool, the pod would get a second one
     if shape.local and (pods.job_id(pod) is not None or view.has_job(pods.uid(pod))):
         return []
@@ -144,12 +147,12 @@ def _choose(view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape) ->
         pool = place_policy.choose(view, open_pools, shape.requested, usage)
         reason = place_policy.explain(view, refused, open_pools)
         if pool == names.LOCAL_POOL:
-            return _leave(view, members, reason)
+            return _leave(view, group, reason)
         gang = Gang(pool, view.new_gang(), len(members), {}) if len(members) > 1 else None
         placed = [(pod, None)] if gang is None else gang_ranks.assign(members, group.slots, gang)
         return [_bind(group, placed, pool, reason, usage)]
     if any(each.name == names.LOCAL_POOL and not each.problem for each in found):
-        return _leave(view, members, "no pool has room now; Slurm queues the pod")
+        return _leave(view, group, "no pool has room now; Slurm queues the pod")
     whom = "the pod" if len(members) == 1 else f"the {len(members)} pods of the group"
     waits = any(each.name != names.LOCAL_POOL and each.may_open for each in found)
     none = f"no pool takes {whom}{' now' if waits else ''}"
@@ -207,29 +210,39 @@ def _bind(
     return BindToPool(group.key, tuple(placed), pool, why)
 
 
-def _leave(view: PlaceView, members: list[Pod], why: str) -> _Results:
-    """Leave the members to the colocated Slurm that are not left to it yet."""
-    return [Local(pod, why) for pod in members if pods.uid(pod) not in view.at_slurm]
+def _leave(view: PlaceView, group: Group, why: str) -> _Results:
+    """Leave the open members to the colocated Slurm that are not left to it yet: it decides for all of them at once."""
+    return [Local(pod, why) for pod in group.open if pods.uid(pod) not in view.at_slurm]
 
 
-def _wants_race(group: Group) -> bool:
+def _stay(view: PlaceView, group: Group) -> _Results:
+    """Leave the group to the colocated Slurm, without places at pools."""
+    recorded = [pod for pod in group.waiting if places.recorded(pod)]
+    if not recorded:
+        return _leave(view, group, candidates.STAYS)
+    # the pod whose Binding is the grant first: if a pool has won meanwhile, the others keep their places for it
+    recorded.sort(key=gang_ranks.rank)
+    return [SetPlaces(group.key, tuple([(pod, None) for pod in recorded]), (), candidates.STAYS)]
+
+
+def _requests_race(view: PlaceView, group: Group) -> bool:
+    return bool(view.most_places) and all(map(places.wants_race, group.waiting))
+
+
+def _wants_race(view: PlaceView, group: Group) -> bool:
     """Whether all waiting members request a race. A member of a group does not race on its own."""
-    members = group.waiting
-    if not all(map(places.wants_race, members)):
-        return False
-    return len(members) > 1 or (group.ref is None and links.group_of(members[0]) is None)
+    is_alone = len(group.waiting) == 1 and links.group_of(group.waiting[0]) is not None
+    return not is_alone and _requests_race(view, group)
 
 
 def _places(
-    view: PlaceView, members: Sequence[Pod], kept: tuple[str, ...], shape: Shape, usage: PlannedUsage
+    view: PlaceView, group: Group, kept: tuple[str, ...], shape: Shape, usage: PlannedUsage
 ) -> race_places.Places:
-    """Select the places of a group that races. The colocated Slurm keeps its place: the pod may have a job there."""
-    pod = members[0]
-    if pods.job_id(pod) is not None or view.has_job(pods.uid(pod)):
+    """Select the places of a group that races. The colocated Slurm keeps its place: the group may have a job there."""
+    if view.has_job(group.key) or any(pods.job_id(pod) is not None for pod in group.waiting):
         kept = *kept, names.LOCAL_POOL  # it had a job there before it raced
-    found = candidates.with_consent(
-        view, members, candidates.of(view, shape, usage, race=True), lambda each: not each.problem and not each.silent
-    )
+    found = candidates.of(view, shape, usage, race=True)
+    found = candidates.with_consent(view, group.waiting, found, lambda each: not each.problem and not each.silent)
     stays = names.LOCAL_POOL in kept
     found = [each._replace(problem="") if stays and each.name == names.LOCAL_POOL else each for each in found]
     return race_places.select(found, kept, view.most_places)
@@ -248,7 +261,7 @@ def _race(view: PlaceView, group: Group, kept: tuple[str, ...], selection: race_
     if changed:
         return [SetPlaces(group.key, tuple(changed), selection.selected, text)]
     if names.LOCAL_POOL in kept:  # the decision about the job there writes the condition
-        return _leave(view, group.waiting, text)
+        return _leave(view, group, text)
     ranked = {pods.uid(pod) for pod, _ in members}
     full = f"every place of the group's job ({len(members)} pods) is taken by another pod"
     return [

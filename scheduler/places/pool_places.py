@@ -18,7 +18,7 @@ from bridge.kube.namespaces import Namespaces
 from bridge.logs import kv
 from bridge.telemetry import tracing
 from bridge.telemetry.metrics import SCHEDULER_ACTIONS, counted, label_of
-from bridge.workload import eligibility, node_ownership, places, pods, pool_selection, remote_gangs
+from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from scheduler import pod_group
 from scheduler.group_actions import URGENCY, BindToPool, Join, SetCondition, SetPlaces
@@ -94,7 +94,13 @@ class PoolPlaces:
             and (uid not in at_slurm or (races and places.wants_race(waiting[uid])))
             and not self._has_call(uid)
         ]
-        keys = {key for uid in uids - at_slurm if (key := in_groups.get(uid)) is not None}
+        keys = {
+            key
+            for uid in uids
+            if (key := in_groups.get(uid)) is not None
+            # the member may have to follow the first pod to a pool, or lose its places
+            and (uid not in at_slurm or places.wants_race(waiting[uid]) or places.recorded(waiting[uid]))
+        }
         groups = [*pod_group.of_each(bare_pods), *self._idle_groups(keys)]
         if not groups:
             return set()
@@ -191,8 +197,6 @@ class PoolPlaces:
             annotations = {names.GRANT: action.grant} if action.grant else {}
             if place is not None:
                 annotations |= place.annotations(pod)
-            elif remote_gangs.place_of(pod) is not None:  # of an earlier race; a Binding removes no annotation
-                annotations[names.PLACE_IN_JOB] = ""
             self._writer.bind(pod, action.pool, annotations, f"pool {action.pool}: {action.why}")
             if tracing.tracer is not None:
                 tracing.scheduled(pod, action.pool, self._writer.time())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from bridge import names
 from bridge.workload import eligibility, pool_selection, resources
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
+from scheduler import member_places
 from scheduler.group_states import Pod
 from scheduler.places.place_view import PlaceView
 from scheduler.places.pool_usage import PlannedUsage, requests
@@ -26,18 +28,23 @@ class Kind(NamedTuple):
     requested: Resources
 
 
+_OnNode = tuple[Mapping[str, Any], Resources]
+"""What the members of one kind on one node of the colocated Slurm need: as of :class:`Kind`, for all of them."""
+
+
 class Shape:
     """The pools for all groups of one decision whose members select and request the same.
 
     ``kinds`` has each kind of the ``size`` members once, ``requested`` is the sum of their requests: the virtual node
     of a pool has the resources of its whole site. ``selector`` is that of the first member; ``remote`` and ``local``
-    hold for all.
+    hold for all. ``together`` members may share a node of the colocated Slurm.
 
     A pool that is full stays full during a decision, which only adds pods.
     """
 
-    def __init__(self, view: PlaceView, kinds: Sequence[Kind], requested: Resources, size: int) -> None:
+    def __init__(self, view: PlaceView, kinds: Sequence[Kind], requested: Resources, size: int, together: int) -> None:
         self.selector, self.requested, self.size = kinds[0].selector, requested, size
+        self._together = min(together, size)
         self.remote = all(kind.selector.remote for kind in kinds)
         self.local = all(kind.selector.local for kind in kinds)
         ordered = self.selector.ordered(view.pools)
@@ -75,23 +82,35 @@ class Shape:
         return why
 
     def local_full(self, usage: PlannedUsage) -> str:
-        """Return the reason why no node of the colocated Slurm has room now; empty if one has. No decision binds there.
+        """Return why too few nodes of the colocated Slurm have room now; empty if enough have. No decision binds there.
 
         The reason is that of the last node.
         """
         if self._local is None:
-            self._local = "no node"
-            for node in self._view.nodes:
-                self._local = self._refused(node) or too_full(usage, self.requested, node)
-                if not self._local:
-                    break
+            self._local = self._lack_of_nodes(
+                lambda kind, node: eligibility.refusal(*kind, node) or too_full(usage, kind[1], node)
+            )
         return self._local
 
     def fits_local(self) -> bool:
-        """Whether a node of the colocated Slurm could run the pods, whatever is on it."""
+        """Whether enough nodes of the colocated Slurm could run the pods, whatever is on them."""
         if self._fits_local is None:
-            self._fits_local = any(not self._refused(node) for node in self._view.nodes)
+            self._fits_local = not self._lack_of_nodes(lambda kind, node: eligibility.refusal(*kind, node))
         return self._fits_local
+
+    def _lack_of_nodes(self, refusal: Callable[[_OnNode, NodeView], str]) -> str:
+        """Return the last reason if fewer nodes than the pods need may run any of them; empty if there are enough."""
+        why, needed = "no node", math.ceil(self.size / self._together)
+        kinds = [(kind.spec, resources.total([kind.requested] * self._together)) for kind in self._kinds]
+        for node in self._view.nodes:
+            refused = ""
+            for kind in kinds:
+                if not (refused := refusal(kind, node)):
+                    break
+            why, needed = refused or why, needed - (not refused)
+            if not needed:
+                return ""
+        return why
 
 
 class Shapes:
@@ -99,17 +118,18 @@ class Shapes:
 
     def __init__(self, view: PlaceView) -> None:
         self._view = view
-        self._by_key: dict[tuple[tuple[pool_selection.PoolSelector, str], ...], Shape] = {}
+        self._by_key: dict[tuple[int, tuple[tuple[pool_selection.PoolSelector, str], ...]], Shape] = {}
 
     def of(self, members: Sequence[Pod]) -> Shape:
         """Return the shape of a group with these members, at least one."""
         each = [_kind(pod) for pod in members]
-        key = tuple([(kind.selector, repr((sorted(kind.requested.items()), kind.spec))) for kind in each])
+        together = member_places.together(members) if len(members) > 1 else 1
+        key = together, tuple([(kind.selector, repr((sorted(kind.requested.items()), kind.spec))) for kind in each])
         shape = self._by_key.get(key)
         if shape is None:
-            kinds = dict(zip(key, each, strict=True))
+            kinds = dict(zip(key[1], each, strict=True))
             total = resources.total(kind.requested for kind in each)
-            shape = self._by_key[key] = Shape(self._view, [*kinds.values()], total, len(members))
+            shape = self._by_key[key] = Shape(self._view, [*kinds.values()], total, len(members), together)
         return shape
 
 

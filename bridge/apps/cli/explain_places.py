@@ -71,11 +71,12 @@ class PoolReader:
         same.
         """
         shape, member = self._shapes.of([pod]), links.membership(pod)
-        stays = candidates.stays_in_slurm(self._view, shape, pod)
+        races = bool(places.recorded(pod))
+        stays = candidates.stays_in_slurm(self._view, shape, pod) and not races
         if member is not None and (stays or candidates.has_gangs(self._view, shape)):
             members = self._session.waiting_members(pod)
             shape = self._shapes.of([*members, *[pod] * (member.minimum - len(members))])
-        found = candidates.of(self._view, shape, self._planned, race=bool(places.recorded(pod)))
+        found = candidates.of(self._view, shape, self._planned, race=races)
         found = [each._replace(problem=each.problem or candidates.STAYS) for each in found] if stays else found
         found = candidates.with_consent(self._view, [pod], found, lambda each: not each.problem)
         return {each.name: each for each in found if each.name != names.LOCAL_POOL}

@@ -1,4 +1,4 @@
-"""Late binding on real systems: a pod waits at two sites and in the colocated Slurm; the first that starts runs it.
+"""Late binding on real systems: pods and groups wait at two sites and in the colocated Slurm; the first to start wins.
 
 Pods that do not race go where jobs wait less.
 """
@@ -73,6 +73,16 @@ def slurm_full(world, name):
 
 
 @contextmanager
+def slurm_down(world):
+    """Let the colocated Slurm start no job."""
+    world.slurm("scontrol", "update", "partitionname=main", "state=down")
+    try:
+        yield
+    finally:
+        world.slurm("scontrol", "update", "partitionname=main", "state=up")
+
+
+@contextmanager
 def pod_full(world, name):
     gate = f"/srv/home/free-{time.monotonic_ns()}"  # ends the pod without podbridge
     cpus = world.kube_node(name)["status"]["allocatable"]["cpu"]
@@ -104,70 +114,10 @@ def record(world, pod, site):
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def test_a_pod_that_a_full_site_would_hold_runs_at_the_other_at_once(world):
-    with full(world, "slurm-site"):
-        began = time.monotonic()
-        pod = race(world, "overtakes")
-        done = world.ended(pod)
-        assert time.monotonic() - began < 20
-        assert (done["status"]["phase"], done["spec"]["nodeName"]) == ("Succeeded", "local-site")
-        assert annotation(done, "grant").startswith("local-site/")
-        assert set(annotation(done, "places").split(",")) == set(SITES)
-        states = {name: place["state"] for name, place in explained(world, done).items()}
-        assert states == {"slurm-site": "withdrawn", "local-site": "won"}
-        eventually(lambda: not has_place(world, pod, "slurm-site"), "the other place is withdrawn")
-        assert marks.runs(world).get("overtakes") == 1
-
-
-def test_a_pod_that_waits_shows_its_job_at_each_place_and_when_it_may_start(world):
-    world.slurm("scontrol", "update", "partitionname=main", "state=down")
-    try:
-        with full(world, *SITES):
-            pod = race(world, "looks", "local")
-            job = world.labelled(pod)
-
-            def complete():
-                found = explained(world, pod)
-                return found if all(found[site]["expected_start"] and found[site]["job"] for site in SITES) else None
-
-            places = eventually(complete, "an expected start and a job at each site", 90)
-            assert {place["state"] for place in places.values()} == {"queued"}
-            assert places["local-site"]["room"] is False
-            assert places["local"]["job"] == str(job)
-            assert places["local"]["reason"].startswith("Partition")
-            site = world.cluster.sites["slurm-site"]
-            assert places["slurm-site"]["job"] in site.run("squeue", "-h", "-o", "%i").split()
-            text = world.explain(pod)
-            assert re.search(r"PLACE +ELIGIBLE +ROOM +JOB +STATE +EXPECTED-START +REASON", text), text
-            world.delete(pod)
-            world.gone(pod, 60)
-    finally:
-        world.slurm("scontrol", "update", "partitionname=main", "state=up")
-
-
-def test_a_group_that_may_go_to_slurm_gets_no_place_at_a_pool(world):
-    container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "1", "memory": "16Mi"}}}
-    template = {"metadata": {"annotations": {"bridge.vk.io/pools": "slurm-site,local"}}}
-    template["spec"] = {"containers": [container], "restartPolicy": "Never"}
-    spec = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "template": template}
-    metadata = {"name": "pair", "annotations": {"bridge.vk.io/gang": "true"}}
-    world.slurm("scontrol", "update", "partitionname=main", "state=down")
-    try:
-        gang = world.api("POST", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs", {"metadata": metadata, "spec": spec})
-        found = eventually(lambda: world.explained("job", "pair", NAMESPACE)["places"], "the places of the group")
-        places = {place["place"]: place for place in found}
-        runs_groups = annotation(world.kube_node("slurm-site"), "gangs") == "true"
-        why = "a group that may go to Slurm stays there" if runs_groups else "does not run groups of pods"
-        assert (places["slurm-site"]["eligible"], places["slurm-site"]["reason"]) == (False, why)
-        assert places["local"]["eligible"] is False, "one node is too few for the group"
-        world.delete_gang(gang)
-    finally:
-        world.slurm("scontrol", "update", "partitionname=main", "state=up")
-
-
-def start_group(world, name, pools):
+def start_group(world, name, *more):
     """Create a group that races; each pod marks its run by the name of the group and its rank."""
-    return groups.start(world, name, pools, f"echo ran >>$HOME/marks/{name}-$PODBRIDGE_GROUP_RANK", RACE)
+    script = f"echo ran >>$HOME/marks/{name}-$PODBRIDGE_GROUP_RANK"
+    return groups.start(world, name, ",".join((*SITES, *more)), script, RACE)
 
 
 def check_group_ran_once(world, name, pods, site):
@@ -184,15 +134,68 @@ def check_group_ran_once(world, name, pods, site):
     groups.nothing_left(world, site)
 
 
-def test_a_group_runs_at_the_first_place_that_starts_its_job(world):
+def test_the_first_pool_that_starts_gets_a_pod_and_a_group_and_their_other_places_are_withdrawn(world):
+    with slurm_down(world), full(world, "slurm-site"):
+        began = time.monotonic()
+        pod = race(world, "overtakes", "local")
+        done = world.ended(pod)
+        assert time.monotonic() - began < 20
+        assert (done["status"]["phase"], done["spec"]["nodeName"]) == ("Succeeded", "local-site")
+        assert annotation(done, "grant").startswith("local-site/")
+        assert set(annotation(done, "places").split(",")) == {*SITES, "local"}
+        states = {name: place["state"] for name, place in explained(world, done).items()}
+        assert states == {"slurm-site": "withdrawn", "local": "withdrawn", "local-site": "won"}
+        eventually(lambda: not has_place(world, pod, "slurm-site"), "the other place is withdrawn")
+        eventually(lambda: not world.get(pod)["metadata"].get("finalizers"), "its finalizer is removed")
+        assert marks.runs(world).get("overtakes") == 1
+        world.delete(pod)
+        check_group_ran_once(world, "crowd", start_group(world, "crowd", "local"), "local-site")
+        eventually(lambda: not world.slurm("squeue", "-h", "-o", "%i").strip(), "the placeholder jobs are cancelled")
+
+
+def test_the_colocated_slurm_that_starts_first_gets_a_pod_and_a_group(world):
+    """Until then, ``explain`` shows the job at each place, and when it may start."""
+    runs_groups = [site for site in SITES if annotation(world.kube_node(site), "gang-race") == "true"]
+    with full(world, *SITES):
+        with slurm_down(world):
+            pod, pods = race(world, "looks", "local"), start_group(world, "troop", "local")
+
+            def complete():
+                found = explained(world, pod)
+                return found if all(found[site]["expected_start"] and found[site]["job"] for site in SITES) else None
+
+            queued = eventually(complete, "an expected start and a job at each site", 90)
+            assert {place["state"] for place in queued.values()} == {"queued"}
+            assert queued["local-site"]["room"] is False
+            assert queued["local"]["job"] == str(world.labelled(pod))
+            assert queued["local"]["reason"].startswith("Partition")
+            site = world.cluster.sites["slurm-site"]
+            assert queued["slurm-site"]["job"] in site.run("squeue", "-h", "-o", "%i").split()
+            text = world.explain(pod)
+            assert re.search(r"PLACE +ELIGIBLE +ROOM +JOB +STATE +EXPECTED-START +REASON", text), text
+            for name in runs_groups:
+                eventually(lambda name=name: all(has_place(world, each, name) for each in pods), f"the group at {name}")
+            (job,) = {world.labelled(each) for each in pods}
+            found = {place["place"]: place for place in world.explained("job", "troop", NAMESPACE)["places"]}
+            assert found["local"]["job"] == str(job)
+            assert all(found[name]["state"] == "queued" for name in runs_groups)
+        done = [world.bound(each) for each in (pod, *pods)]  # kwok stands for the kubelet there
+        assert {*SITES}.isdisjoint(each["spec"]["nodeName"] for each in done)
+        assert {world.job_of(each) for each in done[1:]} == {job}
+        places = explained(world, done[0])
+        assert {place["state"] for place in places.values()} == {"withdrawn", "won"}
+        assert (places["local"]["state"], places["local"]["job"]) == ("won", str(world.job_of(done[0])))
+        everywhere = [(each, name) for each in done for name in SITES]
+        eventually(lambda: not any(has_place(world, *each) for each in everywhere), "the places are withdrawn", 60)
+        groups.delete(world, "troop")
+        world.delete(pod)
+
+
+def test_a_group_runs_at_a_full_site_that_has_room_first(world):
     if annotation(world.kube_node("slurm-site"), "gang-race") != "true":
         pytest.skip("the Slurm of the site runs no groups")
-    with full(world, "slurm-site"):
-        pods = start_group(world, "crowd", ",".join(SITES))
-        check_group_ran_once(world, "crowd", pods, "local-site")
     with full(world, "local-site"):
-        pods = start_group(world, "mass", ",".join(SITES))
-        check_group_ran_once(world, "mass", pods, "slurm-site")
+        check_group_ran_once(world, "mass", start_group(world, "mass"), "slurm-site")
 
 
 def test_a_pod_that_does_not_race_goes_where_jobs_wait_less(world):
@@ -237,31 +240,6 @@ def test_many_pods_race_and_each_runs_once(world, report):
     assert {name: ran.get(name) for name in (f"many-{n}" for n in range(count))} == {
         f"many-{n}": 1 for n in range(count)
     }
-
-
-def test_the_colocated_slurm_is_a_place(world):
-    with full(world, *SITES):
-        pod = race(world, "at-home", "local")
-        done = world.bound(pod)  # kwok stands for the kubelet there
-        assert done["spec"]["nodeName"] not in SITES
-        places = explained(world, done)
-        assert {place["state"] for place in places.values()} == {"withdrawn", "won"}
-        assert (places["local"]["state"], places["local"]["job"]) == ("won", str(world.job_of(done)))
-        eventually(lambda: not any(has_place(world, pod, site) for site in SITES), "the places are withdrawn", 60)
-        world.delete(pod)
-
-
-def test_a_pool_is_first_and_the_job_in_the_colocated_slurm_is_cancelled(world):
-    world.slurm("scontrol", "update", "partitionname=main", "state=down")
-    try:
-        with full(world, "slurm-site"):
-            pod = race(world, "away", "local")
-            done = world.ended(pod)
-            assert (done["status"]["phase"], done["spec"]["nodeName"]) == ("Succeeded", "local-site")
-            eventually(lambda: not world.slurm("squeue", "-h", "-o", "%i").strip(), "the placeholder job is cancelled")
-            eventually(lambda: not world.get(pod)["metadata"].get("finalizers"), "its finalizer is removed")
-    finally:
-        world.slurm("scontrol", "update", "partitionname=main", "state=up")
 
 
 def test_a_script_without_a_hub_gives_its_place_back_and_the_pod_runs_when_the_hub_is_back(world):

@@ -1,7 +1,8 @@
 """A group of two pods that races at two sites: hubs and submitters are killed, messages are lost, late or doubled.
 
 As in ``test_race_machine.py``; here the decisions about places are the scheduler's, too. Two hubs decide and act at
-once from caches of their own.
+once from caches of their own. The colocated Slurm is a place whose job has started when a hub says so:
+``tests/unit/scheduler/test_places_machine.py`` has its jobs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Racers
 from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.virtual_pod_act import PodActor
-from scheduler import pod_group
+from scheduler import gang_ranks, pod_group
 from scheduler.group_actions import BindToPool, SetPlaces
 from scheduler.places import place_decide, place_view
 from scheduler.places.pool_usage import Usage
@@ -46,6 +47,7 @@ from tests.unit.controllers.test_race_machine import NETWORK, SITES, TIMEOUT, WA
 
 SIZE = 2
 GATHER = 60.0
+SLURM = "n1"
 
 
 class Api(test_race_machine.Api):
@@ -60,7 +62,7 @@ class Api(test_race_machine.Api):
 
     def create_member(self, slot: int) -> None:
         number = next(self.made)
-        annotations = {names.POOLS: "a,b", names.PLACEMENT: names.RACE}
+        annotations = {names.POOLS: "a,b,local", names.PLACEMENT: names.RACE}
         resources = {"resources": {"requests": {"cpu": self.cpus[slot]}}}
         spec = {
             "restartPolicy": "Never",
@@ -200,13 +202,12 @@ class Hub:
     # --- the scheduler ------------------------------------------------------------------------------------------------
     def schedule(self, writes: int = 99) -> None:
         """Decide once, and carry out so many writes of it before the process stops."""
-        members = [(pod, links.membership(pod)) for pod in self.pods.values()]
-        if not members:
+        if (group := self.group()) is None:
             return
-        group = pod_group.make([(pod, member) for pod, member in members if member is not None])
         nodes = [virtual_node(name) for name in SITES]
         pools = {node["metadata"]["name"]: place_view.pool_view(node, eligibility.view(node)) for node in nodes}
-        view = place_view.PlaceView([group], pools, (), Usage(), {}, "order", {}, 0.0, colocated=False, most_places=2)
+        slurm = (eligibility.view(builders.node(SLURM, allocatable={"cpu": "64", "pods": "9"})),) * SIZE
+        view = place_view.PlaceView([group], pools, slurm, Usage(), {}, "order", {}, 0.0, most_places=3)
         for action in place_decide.decide(view).actions:
             with contextlib.suppress(KubeConflictError, KubeNotFoundError):
                 for pod, place in action.members if isinstance(action, BindToPool | SetPlaces) else ():
@@ -218,9 +219,26 @@ class Hub:
                         self.api.patch(PODS.path_of(pod), pods.conditional(patch, pod))
                     elif isinstance(action, BindToPool) and place is not None:  # else another one has succeeded
                         grant = {names.GRANT: action.grant} if action.grant else {}
-                        body = pods.binding(pod, action.pool, {names.PLACE_IN_JOB: place.text, **grant})
-                        body["metadata"]["resourceVersion"] = pod["metadata"]["resourceVersion"]
-                        self.api.create(PODS.path_of(pod, "binding"), body)
+                        self.bind(pod, action.pool, {names.PLACE_IN_JOB: place.text, **grant})
+
+    def bind(self, pod: Any, node: str, annotations: dict[str, str]) -> None:
+        body = pods.binding(pod, node, annotations)
+        body["metadata"]["resourceVersion"] = pod["metadata"]["resourceVersion"]
+        self.api.create(PODS.path_of(pod, "binding"), body)
+
+    def bind_at_slurm(self, writes: int) -> None:
+        """Bind the members as ``BindTogether`` does: the job of the group in the colocated Slurm has started."""
+        group = self.group()
+        if group is None or gang_ranks.present(group) is not None or len(group.waiting + group.running) < SIZE:
+            return
+        racing = gang_ranks.racing(group)
+        with contextlib.suppress(KubeConflictError, KubeNotFoundError):
+            for pod in (group.waiting if racing is None else racing if len(racing) == SIZE else ())[:writes]:
+                self.bind(pod, SLURM, {names.PLACE_IN_JOB: ""})
+
+    def group(self) -> pod_group.Group | None:
+        members = [(pod, links.membership(pod)) for pod in self.pods.values()]
+        return pod_group.make([(pod, member) for pod, member in members if member is not None]) if members else None
 
     # --- the controllers ----------------------------------------------------------------------------------------------
     def act(self, name: str, uid: str, network: Network = "works", api: Network = "works") -> None:
@@ -288,6 +306,18 @@ class GangRace(RuleBasedStateMachine):
     @rule(hub=HUBS, writes=st.sampled_from([1, 1, 2, 99]))
     def scheduler_acts(self, hub: int, writes: int) -> None:
         self.hubs[hub].schedule(writes)
+
+    @rule(hub=HUBS, writes=st.integers(1, SIZE), now=st.integers(0, 3))
+    def slurm_starts_the_job(self, hub: int, writes: int, now: int) -> None:
+        if now == 3:
+            self.hubs[hub].bind_at_slurm(writes)
+
+    @rule()
+    def kubelets_run_the_pods(self) -> None:
+        """Those of a whole group, to its end."""
+        here = [pod for pod in self.api.pods() if pod["spec"].get("nodeName") == SLURM]
+        for pod in here if len(here) >= SIZE else ():
+            self.api.put(PODS.path_of(pod), {**pod, "status": {"phase": "Succeeded"}})
 
     @rule(hub=HUBS)
     def hub_sees_the_pods(self, hub: int) -> None:
@@ -406,6 +436,12 @@ class GangRace(RuleBasedStateMachine):
         assert all(len(nodes) == 1 for nodes in bound.values()), bound
 
     @invariant()
+    def the_group_runs_at_one_place(self) -> None:
+        living = [pod for pod in self.api.pods() if not pods.is_deleted(pod)] if hasattr(self, "sites") else []
+        nodes = {pod["spec"]["nodeName"] for pod in living if pods.is_bound(pod) and not pods.is_finished(pod)}
+        assert len(nodes) <= 1, self.story()
+
+    @invariant()
     def no_pod_fails_by_itself(self) -> None:
         if hasattr(self, "sites") and not self.disturbed:
             assert all(pod["status"].get("phase") != "Failed" for pod in self.api.pods()), self.story()
@@ -428,13 +464,16 @@ class GangRace(RuleBasedStateMachine):
         for site in self.sites.values():
             site.late.clear()
             site.full = False
-        for _ in range(60):
+        for turn in range(60):
             for name in SITES:
                 self.sites[name].look(1)
                 self.go_on(0, name, "works", runs=True)
                 self.each_pod_runs_once_where_it_is_bound()
                 self.a_gang_is_granted_at_one_place_ever()
                 self.no_pod_fails_by_itself()
+                self.the_group_runs_at_one_place()
+            self.hubs[0].bind_at_slurm(SIZE if turn > 20 else 0)
+            self.kubelets_run_the_pods()
             self.the_owner_looks()
             self.clock.advance(15)
         phases = [pod["status"].get("phase") for pod in self.api.pods() if not pods.is_deleted(pod)]

@@ -174,6 +174,7 @@ def test_an_error_is_logged_once_and_counted_each_time(caplog: pytest.LogCapture
 # --- decisions --------------------------------------------------------------------------------------------------------
 _ACTIONS = (
     "scheduler.group_act.",
+    "scheduler.job_act.",
     "controllers.workload.workload_act.",
     "controllers.node.node_act.",
     "scheduler.pod_writer.",

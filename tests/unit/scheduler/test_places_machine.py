@@ -6,6 +6,7 @@ grant (``RaceActor.claim``), without a lease: ``tests/unit/controllers/test_race
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -35,11 +36,14 @@ from tests.fakes.recorders import RecordedEvents
 POOLS = ("a", "b")
 PLACES = (*POOLS, names.LOCAL_POOL)
 SLURM = ("n1", "n2", "n3", "n4")
-NEEDS = {"race": "a,b,local", "short": "b,local", "far": "a,b", "plain": "a,local", "gang": "a,local", "crowd": "a,b"}
+NEEDS = {
+    "race": "a,b,local", "short": "b,local", "far": "a,b", "plain": "a,local",
+    "gang": "a,local", "crowd": "a,b", "troop": "a,b,local",
+}  # fmt: skip
 """Pods by the first word of their names: the places that they select."""
-RACES = ("race", "short", "far", "crowd")
-GROUPS = ("gang", "crowd")
-PODS = ("race-0", "race-1", "short-0", "far-0", "plain-0", "gang-0", "gang-1", "crowd-0", "crowd-1")
+RACES = ("race", "short", "far", "crowd", "troop")
+GROUPS = ("gang", "crowd", "troop")
+PODS = ("race-0", "race-1", "short-0", "far-0", "plain-0", *[f"{name}-{slot}" for name in GROUPS for slot in (0, 1)])
 MEMBERS = 2
 NUMBER = st.integers(0, 7)
 ROUNDS = 70
@@ -97,19 +101,23 @@ class PlaceChecks(WriteChecks):
     def __init__(self, hub: MemoryHub) -> None:
         super().__init__(hub, lambda link: MEMBERS if link.group else 1)
         self.granted: set[str] = set()
-        self.claiming = False
+        self.claiming = self.late = False
 
     def _bind(self, pod: Any, node: str) -> None:
         uid, name = pods.uid(pod), pod["metadata"]["name"]
         assert uid not in self.granted, f"{name} gets a second grant"
         self.granted.add(uid)
+        if self.late:
+            return
         if node not in POOLS:
             super()._bind(pod, node)
             return
         if self.claiming:
             assert node in places.open_pools(pod), f"{name} is granted to {node}, where it has no place"
         elif self.fresh:
+            follows = bool(places.granted(pod))  # the first pod of its group
             jobs = [job.job_id for job in self._hub.slurm.live() if links.key(pod) in job.request.link.keys]
+            jobs = [] if follows else jobs
             assert not jobs, f"{name} is bound to {node}, and Slurm may start its jobs {jobs}"
             at = self._hub.kube.get(f"/api/v1/nodes/{node}")
             assert is_open(at), f"{name} is bound to {node}, which takes no pods"
@@ -143,6 +151,9 @@ class Places(RuleBasedStateMachine):
         self.offers: list[Offer] = []
         self.won: dict[str, str] = {}
         self.old: dict[str, Any] = {}
+        self.in_flight: list[tuple[str, Any]] = []
+        self.next_is_late = False
+        self.send, self.hub.kube.create = self.hub.kube.create, self.bind  # type: ignore[method-assign]
         actor = RaceActor(self.hub.kube, RecordedEvents(), None, None, self.hub.clock, lambda: None, 30, 60)  # type: ignore[arg-type]
         self.actor = actor
         if closed:
@@ -150,6 +161,30 @@ class Places(RuleBasedStateMachine):
         for name in sorted(first):
             self.create(name)
         self.look()
+
+    # --- the API server -----------------------------------------------------------------------------------------------
+    def bind(self, path: str, body: Any) -> Any:
+        """Create a Binding, or kill the leader while its request is on the way."""
+        if not self.next_is_late:
+            return self.send(path, body)
+        self.next_is_late = False
+        self.in_flight.append((path, body))
+        raise Killed
+
+    @rule()
+    def next_binding_is_late(self) -> None:
+        self.next_is_late = True
+
+    @precondition(lambda self: self.in_flight)
+    @rule(number=NUMBER)
+    def late_binding_arrives(self, number: int) -> None:
+        path, body = self.in_flight.pop(number % len(self.in_flight))
+        self.checks.late = True
+        with contextlib.suppress(BridgeError):
+            pod = self.send(path, body)
+            # the hub may have cancelled the job meanwhile, or does so before it sees the pod
+            self.hub.slurm.moved.add(pods.job_id(pod) or 0)
+        self.checks.late = False
 
     # --- owners, users, kubelets --------------------------------------------------------------------------------------
     def absent(self) -> list[str]:
@@ -398,6 +433,8 @@ class Places(RuleBasedStateMachine):
         if not hasattr(self, "hub"):
             return
         self.hub.writes.kill_after, self.hub.slurm.fault = None, ""
+        self.next_is_late = False
+        self.in_flight.clear()
         self.open(*{*PLACES} - {self.at})  # the waiting pods get their places elsewhere
         self.create_absent()
         self.look()
@@ -466,7 +503,7 @@ class Places(RuleBasedStateMachine):
     def check_one_place(self) -> None:
         for pod in self.waiting():
             name, usable = pod["metadata"]["name"], NEEDS[pod["metadata"]["name"].partition("-")[0]].split(",")
-            races = places.wants_race(pod)
+            races = all(places.wants_race(one) for one in self.waiting() if links.key(one) == links.key(pod))
             # without a race, a pod that was left to Slurm stays there: Slurm may start its job at any moment
             at_slurm = not races and (self.hub.scheduler._is_at_slurm(pods.uid(pod), pod))
             may = self.at in usable and (self.at == names.LOCAL_POOL or not at_slurm)
@@ -488,6 +525,6 @@ class Places(RuleBasedStateMachine):
 
 # a failure shows its steps as they were tried: to shrink them would take minutes
 Places.TestCase.settings = settings(
-    max_examples=examples(12, 60), stateful_step_count=40, phases=[Phase.reuse, Phase.generate]
+    max_examples=examples(8, 60), stateful_step_count=40, phases=[Phase.reuse, Phase.generate]
 )
 TestPlaces = pytest.mark.usefixtures("long")(Places.TestCase)

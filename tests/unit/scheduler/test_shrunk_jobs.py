@@ -93,10 +93,10 @@ def uneven(job):
 def test_a_job_that_was_made_smaller_is_given_back(created, change, monkeypatch):
     hub = MemoryHub(("n1", "n2", "n3"))
     told = []
-    cancel_and_resubmit = hub.scheduler.slurm._actor._cancel_and_resubmit
+    cancel_and_resubmit = hub.scheduler.slurm._actor._jobs.cancel_and_resubmit
     actor = hub.scheduler.slurm._actor
     monkeypatch.setattr(
-        actor, "_cancel_and_resubmit", lambda action: (told.append(action), cancel_and_resubmit(action))
+        actor._jobs, "cancel_and_resubmit", lambda action: (told.append(action), cancel_and_resubmit(action))
     )
     for one in created:
         hub.kube.put(f"/api/v1/namespaces/team/pods/{one['metadata']['name']}", one)

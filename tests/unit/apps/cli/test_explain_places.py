@@ -135,7 +135,7 @@ def test_a_group_shows_which_pools_run_groups_and_how_many_nodes_it_needs():
     found = shown(session(), pod(pools="old,gangs,local", reason="GangIncomplete", group=GROUP))
     assert found == {
         "old": (False, None, "", "", "", "does not run groups of pods"),
-        "gangs": (False, None, "", "", "", "a group that may go to Slurm stays there"),
+        "gangs": (False, None, "", "", "", "a group that may go to Slurm stays there, unless it races"),
         "local": (False, None, "", "", "", "1 node could run a pod of the group, which needs 4"),
     }
     found = shown(session(), pod(pools="old,gangs", reason="GangIncomplete", group=GROUP))

@@ -1,5 +1,7 @@
 """The ranks of a group's members in its one job at a pool. Pure.
 
+In a race, the Binding of rank 0 is the grant of the group, at the colocated Slurm too.
+
 Only the members that are bound and have not ended tell which job this is, so a new leader, and a decision after a crash
 between two Bindings, continue with the same.
 """
@@ -56,18 +58,42 @@ def present(group: Group) -> Gang | None:
     return Gang(oldest["spec"]["nodeName"], first.gang, first.size, members, grant, first.shapes)
 
 
+def racing(group: Group) -> list[Pod] | None:
+    """Return the members that the colocated Slurm may bind while pools can win too, rank 0 first; ``None``: any.
+
+    They are of one gang, because the write of the gang makes earlier Bindings that are still on their way fail. Without
+    rank 0, none may be bound: the next decision about the places makes another gang. A group with a member that runs
+    here has won.
+    """
+    if group.ref is None or group.running or not any(map(places.recorded, group.waiting)):
+        return None
+    gang = _oldest_first(group.waiting)
+    members = [pod for pod in group.waiting if gang is not None and remote_gangs.gang_of(pod) == gang.gang]
+    return sorted(members, key=rank)
+
+
+def rank(pod: Pod) -> int:
+    """Return the rank of a pod in the job of its group; after all others without one."""
+    place = remote_gangs.place_of(pod)
+    return remote_gangs.MOST_MEMBERS if place is None else place.rank
+
+
+def _oldest_first(waiting: Sequence[Pod]) -> Place | None:
+    """Return the place of the oldest waiting pod with rank 0; ``None`` without one."""
+    firsts = [pod for pod in waiting if rank(pod) == 0]
+    return remote_gangs.place_of(min(firsts, key=pods.age)) if firsts else None
+
+
 def offered(waiting: Sequence[Pod]) -> Gang | None:
     """Return the job for which members that race have their places; ``None`` if they need another one.
 
     The Binding of the pod with rank 0 is the grant of the group, so another pod never gets this rank in the same job:
     two places could win. If there are fewer members than places, the job is for those that are present.
     """
-    placed = [(pod, place) for pod in waiting if (place := remote_gangs.place_of(pod)) is not None]
-    firsts = [(pod, place) for pod, place in placed if place.rank == 0]
-    if not firsts:
+    first = _oldest_first(waiting)
+    if first is None or len(waiting) < first.size:
         return None
-    _, first = min(firsts, key=lambda each: pods.age(each[0]))
-    return Gang("", first.gang, first.size, {}, shapes=first.shapes) if len(waiting) >= first.size else None
+    return Gang("", first.gang, first.size, {}, shapes=first.shapes)
 
 
 def assign(waiting: Sequence[Pod], slots: Mapping[str, int | None], gang: Gang) -> list[tuple[Pod, Place]]:
