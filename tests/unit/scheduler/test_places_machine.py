@@ -503,7 +503,9 @@ class Places(RuleBasedStateMachine):
     def check_one_place(self) -> None:
         for pod in self.waiting():
             name, usable = pod["metadata"]["name"], NEEDS[pod["metadata"]["name"].partition("-")[0]].split(",")
-            races = all(places.wants_race(one) for one in self.waiting() if links.key(one) == links.key(pod))
+            group = [one for one in self.waiting() if links.key(one) == links.key(pod)]
+            # the last member of a group does not race on its own
+            races = all(map(places.wants_race, group)) and (len(group) > 1 or links.group_of(pod) is None)
             # without a race, a pod that was left to Slurm stays there: Slurm may start its job at any moment
             at_slurm = not races and (self.hub.scheduler._is_at_slurm(pods.uid(pod), pod))
             may = self.at in usable and (self.at == names.LOCAL_POOL or not at_slurm)
