@@ -17,6 +17,7 @@ wait for another array. If the first one appears still later, the jobs of its po
 from __future__ import annotations
 
 import logging
+import math
 import re
 import uuid
 from collections.abc import Sequence
@@ -41,6 +42,8 @@ QUIET = 0.4
 """Seconds without another pod after which an array is submitted."""
 RETRY = 10.0
 """Seconds between two submissions of pods that the batch system refuses for now."""
+LIMIT_KEPT = 600.0
+"""Seconds until the batch system's limit of an array is read again."""
 _ABOUT_ARRAYS = re.compile(r"\barrays?\b", re.IGNORECASE)
 
 
@@ -51,7 +54,7 @@ def runs_arrays(batch: BatchSystem, config: SiteConfig) -> bool:
 
 @dataclass(slots=True)
 class Waiting:
-    """Equal pods of one owner. Times are monotonic; ``size``: of the next array, at most."""
+    """Equal pods of one owner. Times are monotonic; ``size``: of the next array, at most, after other limits."""
 
     uids: list[str]
     since: float
@@ -82,6 +85,7 @@ class ArraySubmission:
         self._collected: set[str] | None = None
         self._waiting: dict[tuple[object, ...], Waiting] = {}
         self._is_recovered = False
+        self._limit, self._limit_read_at = 0, -math.inf
 
     @property
     def is_waiting(self) -> bool:
@@ -161,23 +165,27 @@ class ArraySubmission:
     def _submit_all(self, waiting: Waiting) -> None:
         """Submit arrays for all pods; after a refusal smaller ones, down to one pod alone.
 
-        A limit on a user's jobs refuses an array as a whole, though some of its jobs would be within the limit.
+        A limit on a user's jobs refuses an array as a whole, though some of its jobs would be within the limit; it may
+        have room for larger ones soon. A limit of arrays applies to all that follow.
         """
         try:
-            most = max(1, self._batch.most_in_array()) if len(waiting.uids) > 1 else 1
+            self._read_limit()
         except BatchError as error:
             self._refused_for_now(waiting, error)
             return
         uids = list(waiting.uids)
         while uids:
-            size = min(most, len(uids), waiting.size or most)
+            size = min(self._limit, len(uids), waiting.size or len(uids))
             try:
                 self._submit(uids[:size])
             except BatchUnknownOutcomeError as error:
                 log.warning("submit without an answer", extra=kv(job=uids[0], jobs=size, why=error))
             except BatchError as error:
                 log.warning("submit refused", extra=kv(job=uids[0], jobs=size, why=error))
-                if size > 1 and (error.retryable or _ABOUT_ARRAYS.search(str(error))):
+                if size > 1 and _ABOUT_ARRAYS.search(str(error)):
+                    self._limit = size // 2
+                    continue
+                if size > 1 and error.retryable:
                     waiting.size = size // 2
                     continue
                 if error.retryable:
@@ -189,10 +197,15 @@ class ArraySubmission:
                 waiting.retry_at = self._clock.monotonic() + RETRY
                 return
             else:
-                waiting.size = None if waiting.size is None or size == most else max(waiting.size, 2 * size)
+                waiting.size = None if waiting.size is None or size == self._limit else max(waiting.size, 2 * size)
             uids = uids[size:]
         # pods that come from now on wait for each other again
         waiting.uids, waiting.since, self._collected = [], self._clock.monotonic(), None
+
+    def _read_limit(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._limit_read_at >= LIMIT_KEPT:
+            self._limit, self._limit_read_at = max(1, self._batch.most_in_array()), now
 
     def _refused_for_now(self, waiting: Waiting, error: BatchError) -> None:
         waiting.retry_at = self._clock.monotonic() + RETRY
@@ -229,12 +242,13 @@ class ArraySubmission:
 
     def _submit_array(self, records: Sequence[JobRecord]) -> None:
         array = str(uuid.uuid4())
-        self._files.write(array, tuple(record.uid for record in records), sync=self._folder.sync)
+        pods = tuple(record.uid for record in records)
+        self._files.write(array, pods, sync=self._folder.sync)
         for index, record in enumerate(records):
             self._take_index(record, array, index)
         request = replace(self._submission.request(records[0].uid, records[0].meta), array=array)
         try:
-            ids = self._batch.submit_array(request, len(records))
+            ids = self._batch.submit_array(request, pods)
         except BatchUnknownOutcomeError:
             raise
         except BatchError:
@@ -242,6 +256,6 @@ class ArraySubmission:
                 self._folder.job(record.uid).write_meta(record.meta, sync=False)
             self._files.remove(array)  # last: until then, the next leader looks for the array
             raise
-        for index, record in enumerate(records):
-            self._folder.job(record.uid).write_id(ids[index])
+        for uid, job_id in zip(pods, ids, strict=True):
+            self._folder.job(uid).write_id(job_id)
         log.info("submitted an array", extra=kv(array=array, jobs=len(records), first=ids[0]))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 from bridge.protocol.model.identifiers import UID_PATTERN
@@ -19,6 +21,13 @@ CACHED = 100
 LARGEST = 2**26
 """Bytes of a file that are read: a million UIDs."""
 _UID = re.compile(UID_PATTERN)
+Arrays = Callable[[str, int], str]
+"""Array and index -> UID of the pod; empty: there is none here (:meth:`ArrayFiles.uid`)."""
+
+
+def no_arrays(array: str, index: int) -> str:
+    """Return the UID of a pod where there are no arrays."""
+    return ""
 
 
 class ArrayFiles:
@@ -56,6 +65,14 @@ class ArrayFiles:
         """Return the pod of a job of an array; empty: there is none here."""
         uids = self.uids(array)
         return uids[index] if index < len(uids) else ""
+
+    def enter(self, array: str, jobs: Path, index: str) -> str:
+        """Return bash that goes to the directory below ``jobs`` of the pod whose index is in the variable ``index``."""
+        return (
+            # a file that was removed: the pods of the array are gone
+            f'mapfile -t -s "${index}" -n 1 pod <{shlex.quote(str(self.path(array)))} || exit 0\n'
+            f'cd {shlex.quote(str(jobs))}/"${{pod[0]:?no pod has this index}}" || exit 0\n'
+        )
 
     def written(self) -> list[tuple[float, str]]:
         """Return when each array was written, in seconds since 1970, and its name; the oldest first."""

@@ -222,14 +222,17 @@ class BatchSystem(ABC):
         return ""
 
     def most_in_array(self) -> int:
-        """Return how many jobs an array may have now; 0 and 1: none can be submitted."""
+        """Return how many jobs an array may have at most; 0 and 1: none can be submitted.
+
+        A batch system that refuses an array of this size for its size is given smaller ones.
+        """
         return 0
 
-    def submit_array(self, request: BatchJobRequest, size: int) -> Mapping[int, str]:
-        """Submit the ``size`` jobs of ``request.array`` with one command; return their ids by index, from 0.
+    def submit_array(self, request: BatchJobRequest, pods: Sequence[str]) -> Sequence[str]:
+        """Submit the jobs of ``request.array`` with one command; return their ids in the order of ``pods``, their UIDs.
 
-        :class:`bridge.site.batch.array_files.ArrayFiles` has the pods of the array. Each job runs the ``job.sh`` of its
-        pod. Raises the errors of :meth:`submit`, for all jobs or none.
+        Each job runs the ``job.sh`` of its pod. :class:`bridge.site.batch.array_files.ArrayFiles` has the pods too.
+        Raises the errors of :meth:`submit`, for all jobs or none.
         """
         raise NotImplementedError
 

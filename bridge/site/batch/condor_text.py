@@ -23,20 +23,15 @@ SLOT_ATTRIBUTES = (
     "Name", "Machine", "SlotType", "PartitionableSlot", "DynamicSlot", "State", "Cpus", "Memory", "GPUs",
     "TotalSlotCpus", "TotalSlotMemory", "TotalSlotGPUs",
 )  # fmt: skip
-# the wrapper finds its own directory, so nothing needs to be quoted
-WRAPPER = b"""#!/bin/bash
-cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
-exec bash ./job.sh >>script.log 2>&1
-"""
 PARALLEL, SECOND_RUN = 11, 113
-"""``JobUniverse`` of a job on several machines; exit code of its wrapper if the job has run before."""
+"""``JobUniverse`` of a job on several machines; exit code of its command if the job has run before."""
+# in the directory of the pod; without quotes, which the words of submit files would have to double
+_COMMAND = "exec bash ./job.sh >>script.log 2>&1"
 # a schedd runs a job of the parallel universe again, at once, if it has lost one of its machines
-PARALLEL_WRAPPER = b"""#!/bin/bash
-cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
-((_CONDOR_PROCNO == 0)) || exec bash ./job.sh machine "$_CONDOR_PROCNO" >>script.log 2>&1
-[[ ! -e started ]] || exit 113
-exec bash ./job.sh >>script.log 2>&1
-"""
+_PARALLEL_COMMAND = (
+    "((_CONDOR_PROCNO == 0)) || exec bash ./job.sh machine $_CONDOR_PROCNO >>script.log 2>&1;"
+    f" [[ ! -e started ]] || exit {SECOND_RUN}; {_COMMAND}"
+)
 _SCHEDD = re.compile(r"^-- Schedd: (\S+) : <", re.MULTILINE)
 _UID = re.compile(UID_PATTERN)
 _PHASES: dict[int, Phase] = {1: "queued", 2: "running", 3: "ended", 4: "ended", 5: "queued", 6: "running", 7: "running"}
@@ -56,6 +51,11 @@ def value(text: str) -> str:
     if "\n" in text or "\r" in text:
         raise BatchError(f"{text!r} has more than one line")
     return text.replace("$", "$(DOLLAR)")
+
+
+def arguments(*, is_parallel: bool) -> str:
+    """Return the arguments of bash, which each job runs, in the new syntax of submit files."""
+    return f"\"-c '{value(_PARALLEL_COMMAND if is_parallel else _COMMAND)}'\""
 
 
 def string(text: str) -> str:

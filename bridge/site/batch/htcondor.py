@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import Field
 
@@ -14,15 +14,16 @@ from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
 from bridge.site.batch import batch_interface
 from bridge.site.batch import condor_text as text
+from bridge.site.batch.array_files import ArrayFiles
 from bridge.site.batch.commands import Commands, command_environment, portions
-from bridge.site.files.atomic_files import write
-from bridge.site.files.beneath import Below
 
 log = logging.getLogger(__name__)
 
 MIB = 2**20
 GPU_RESOURCE = "nvidia.com/gpu"
 KEPT = ("CONDOR_CONFIG", "LD_LIBRARY_PATH", "KRB5CCNAME", "BEARER_TOKEN_FILE", "_CONDOR_SEC_TOKEN_DIRECTORY")
+LARGEST_ARRAY = 20_000
+"""The default of ``MAX_JOBS_PER_SUBMISSION``."""
 LEAVE = 600
 """Seconds that a completed job remains in the queue, for :meth:`CondorBatch.jobs`."""
 _JOB_ID = re.compile(r"^(\d+\.\d+)(?: - \d+\.\d+)?\s*$", re.MULTILINE | re.ASCII)
@@ -61,10 +62,11 @@ class CondorBatch(batch_interface.BatchSystem):
     settings = HTCondor
     submit_program = "condor_submit"
     period = 10.0
-    gangs = True
+    gangs = arrays = True
 
     def __init__(self, config: HTCondor, site: batch_interface.Site) -> None:
         self._config = config
+        self._array_files = ArrayFiles(site.folder)
         self._environment = batch_interface.job_environment(self._config.environment)
         self._commands = Commands(
             self._config.bin_dir, self._config.timeout, command_environment(batch_interface.job_environment({}), KEPT)
@@ -77,32 +79,56 @@ class CondorBatch(batch_interface.BatchSystem):
 
     # --- one job ------------------------------------------------------------------------------------------------------
     def submit(self, request: batch_interface.BatchJobRequest) -> str:
-        """Run condor_submit with a wrapper that starts the job's own script and contains no secret."""
-        if request.flags:
-            raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
-        folder = request.folder
+        """Run condor_submit. The job starts the job's own script, and the submit file contains no secret."""
         if request.machines > 1 and (problem := self.gang_problem()):
             raise BatchError(problem)  # the job would wait for ever
-        wrapper = text.WRAPPER if request.machines == 1 else text.PARALLEL_WRAPPER
-        write(Below(str(folder), "wrapper.sh"), wrapper, mode=0o700)
-        write(Below(str(folder), "job.sub"), self.submit_file(request).encode())
-        command = ("condor_submit", *self._address_options(), "-terse", "job.sub")
-        return self._commands.submit(request.uid, *command, cwd=folder, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER)
+        return self._submit(request, (request.uid,))
 
-    def submit_file(self, request: batch_interface.BatchJobRequest) -> str:
-        """Return the submit file of a job."""
-        folder = text.value(str(request.folder))
+    def _submit(self, request: batch_interface.BatchJobRequest, pods: Sequence[str]) -> str:
+        """Return the id of the first job."""
+        command = ("condor_submit", *self._address_options(), "-terse", "-")
+        return self._commands.submit(
+            request.array or request.uid,
+            *command,
+            input=self.submit_file(request, pods),
+            job_id=_JOB_ID,
+            unknown=_UNKNOWN,
+            later=_LATER,
+        )
+
+    def most_in_array(self) -> int:
+        """Return a size that most schedds allow."""
+        return LARGEST_ARRAY
+
+    def submit_array(self, request: batch_interface.BatchJobRequest, pods: Sequence[str]) -> list[str]:
+        """Run condor_submit once: each pod is a process of one cluster, with its own directory and UID."""
+        cluster = self._submit(request, pods).partition(".")[0]
+        return [f"{cluster}.{index}" for index in range(len(pods))]
+
+    def find_array(self, array: str) -> dict[str, str]:
+        """Search in the queue, and in the history for the jobs that have left it."""
+        constraint = f"JobBatchName == {text.string(batch_interface.NAME_PREFIX + array)}"
+        jobs = text.jobs(self._query(constraint))
+        if (missing := len(self._array_files.uids(array)) - len(jobs)) > 0:
+            jobs += text.jobs(self._history(constraint, "-limit", str(missing)))
+        return {job.uid: job.id for job in jobs}
+
+    def submit_file(self, request: batch_interface.BatchJobRequest, pods: Sequence[str]) -> str:
+        """Return the submit file of the jobs of ``pods``, by UID; raises :class:`BatchError` for flags of the user."""
+        if request.flags:
+            raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
         lines = {
             "universe": "vanilla" if request.machines == 1 else "parallel",
-            "executable": f"{folder}/wrapper.sh",
-            "initialdir": folder,
+            "executable": "/bin/bash",
+            "arguments": text.arguments(is_parallel=request.machines > 1),
+            "initialdir": f"{text.value(str(request.folder.parent))}/$(pod)",
             # no file transfer: the machines share the job's directory with the submitter
             "transfer_executable": "False",
             "should_transfer_files": "NO",
             "getenv": "False",
             "environment": text.environment(self._environment),
             "batch_name": request.name,
-            f"+{text.UID}": text.string(request.uid),
+            f"+{text.UID}": text.string("$(pod)"),
             "request_cpus": str(request.cpus * request.together),
             "request_memory": str(max(1, math.ceil(request.memory * request.together / MIB))),
             "notification": "Never",
@@ -115,7 +141,8 @@ class CondorBatch(batch_interface.BatchSystem):
         if request.machines > 1:
             lines["machine_count"] = str(request.machines)
         extra_lines = [*self._config.submit_lines, *(request.flavor.flags if request.flavor else ())]
-        return "\n".join([*(f"{key} = {value}" for key, value in lines.items()), *extra_lines, "queue 1", ""])
+        queue = ["queue pod from (", *pods, ")", ""]
+        return "\n".join([*(f"{key} = {value}" for key, value in lines.items()), *extra_lines, *queue])
 
     def pods_per_machine(self, members: int, per_node: int) -> int:
         """Return the largest number of which ``members`` is a multiple: all slots of a job have the same size."""

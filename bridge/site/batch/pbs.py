@@ -13,7 +13,7 @@ import pwd
 import re
 import shlex
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -23,9 +23,12 @@ from bridge.errors import BatchError
 from bridge.protocol.model.identifiers import UID_PATTERN
 from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
 from bridge.site.batch import batch_interface
+from bridge.site.batch.array_files import ArrayFiles, Arrays, no_arrays
 from bridge.site.batch.commands import CommandResult, Commands, command_environment, portions
 
 KEPT = ("PBS_CONF_FILE", "PBS_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
+LARGEST_ARRAY = 10_000
+"""The default of ``max_array_size``."""
 DELETED, SIGNAL = 91, 256
 """``substate`` of a job that was deleted; ``Exit_status`` of a script that signal 0 would have ended."""
 _PHASES: dict[str, tuple[batch_interface.Phase, str]] = {
@@ -46,8 +49,12 @@ _ENDS = {
 }
 """``Exit_status`` of jobs that PBS ended (JOB_EXEC_KILL_* in ``job.h``): end, and predicate of the job."""
 _BAD_STATES = re.compile(r"down|offline|unknown|stale|provisioning|maintenance|unresolvable|sleep")
+_SUBJOB_ENDS, _SUBJOB_DELETED = ("Subjob finished", "Subjob failed"), "Subjob terminated"
+"""``comment`` of a job of an array that ended, and of one that was deleted, without a record of its own."""
 _UID, _NO_HISTORY = re.compile(UID_PATTERN), re.compile(r"job history", re.IGNORECASE)
 _JOB_ID = re.compile(r"^(\d+(?:\.\S+)?)\s*$", re.MULTILINE | re.ASCII)
+_ARRAY_ID = re.compile(r"^(\d+\[\](?:\.\S+)?)\s*$", re.MULTILINE | re.ASCII)
+_SUBJOB = re.compile(r"\d+\[(\d{1,7})\](?:\..*)?", re.ASCII)
 _GONE = re.compile(r"unknown job id|job has finished|request invalid for state", re.IGNORECASE)
 _UNKNOWN = re.compile(r"end of file|timed? ?out|protocol|reset by peer|communication|batch system error", re.IGNORECASE)
 _LATER = re.compile(
@@ -82,10 +89,11 @@ class PbsBatch(batch_interface.BatchSystem):
     settings = PBS
     submit_program = "qsub"
     period = 10.0
-    gangs = heterogeneous = True
+    gangs = heterogeneous = arrays = True
 
     def __init__(self, config: PBS, site: batch_interface.Site) -> None:
         self._config = config
+        self._array_files = ArrayFiles(site.folder)
         self._variables = batch_interface.job_environment(config.environment)
         self._user = pwd.getpwuid(os.geteuid()).pw_name
         environment = {
@@ -100,22 +108,43 @@ class PbsBatch(batch_interface.BatchSystem):
 
     def submit(self, request: batch_interface.BatchJobRequest) -> str:
         """Run qsub. The script that PBS stores starts the job's own script and contains no secret."""
+        folder = shlex.quote(str(request.folder))
+        start = f"exec bash {folder}/job.sh </dev/null >>{folder}/script.log 2>&1"
+        return self._qsub(request, self.words(request), start, _JOB_ID)
+
+    def most_in_array(self) -> int:
+        """Return a size that most servers allow."""
+        return LARGEST_ARRAY
+
+    def submit_array(self, request: batch_interface.BatchJobRequest, pods: Sequence[str]) -> list[str]:
+        """Run qsub once. The script that PBS stores finds the pod of its index in the file of the array."""
+        enter = self._array_files.enter(request.array, request.folder.parent, "PBS_ARRAY_INDEX")
+        start = f'{enter}exec bash "$PWD/job.sh" </dev/null >>script.log 2>&1'
+        words = [*self.words(request), "-J", f"0-{len(pods) - 1}"]
+        return _subjobs(self._qsub(request, words, start, _ARRAY_ID), len(pods))
+
+    def find_array(self, array: str) -> dict[str, str]:
+        """Search by name, in the history too where the server has one."""
+        pods = self._array_files.uids(array)
+        found = self._select("-x", "-N", batch_interface.NAME_PREFIX + array)
+        return dict(zip(pods, _subjobs(found[0], len(pods)), strict=True)) if found else {}
+
+    def _qsub(
+        self, request: batch_interface.BatchJobRequest, words: Sequence[str], start: str, job_id: re.Pattern[str]
+    ) -> str:
         for part in request.components:
             if part.flags:
                 raise BatchError(f"flags {list(part.flags)}: this batch system takes none")
             if part.flavor != request.flavor:
                 found = [each.flavor.name if each.flavor else "none" for each in (request, part)]
                 raise BatchError(f"flavors {', '.join(found)}: a job of PBS has one queue; allowed: one for all pods")
-        folder = shlex.quote(str(request.folder))
         lines = ["#!/bin/bash"]
         # not with -v: qstat of some versions writes invalid JSON for values with quotes, commas or digits alone
         # (OpenPBS issues 1255 and 2049)
         lines += [f"export {name}={shlex.quote(text)}" for name, text in self._variables.items()]
-        lines += [f"exec bash {folder}/job.sh </dev/null >>{folder}/script.log 2>&1", ""]
-        command, script = ("qsub", *self.words(request)), "\n".join(lines)
-        return self._commands.submit(
-            request.uid, *command, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
-        )
+        script = "\n".join([*lines, start, ""])
+        name = request.array or request.uid
+        return self._commands.submit(name, "qsub", *words, input=script, job_id=job_id, unknown=_UNKNOWN, later=_LATER)
 
     def words(self, request: batch_interface.BatchJobRequest) -> list[str]:
         """Return the options of qsub for a job; the site's own come last."""
@@ -126,8 +155,10 @@ class PbsBatch(batch_interface.BatchSystem):
                 f"flavor {flavor.name}: nodelist {flavor.nodelist}: PBS reads it as one host, and the group needs"
                 f" {machines} machines; allowed: a flavor without nodelist, or members-per-node {request.members}"
             )
-        # -r n: PBS would run the job again after the loss of its machine, but job.sh runs once only
-        words = ["-N", request.name, "-S", "/bin/bash", "-r", "n", "-j", "oe", "-o", "/dev/null", "-W", "umask=077"]
+        # not y, with which PBS repeats the job after the loss of its machine: job.sh runs once. An array must have y
+        rerunnable = "y" if request.array else "n"
+        words = ["-N", request.name, "-S", "/bin/bash", "-r", rerunnable, "-j", "oe", "-o", "/dev/null"]
+        words += ["-W", "umask=077"]
         words += ["-l", f"select={'+'.join(map(self._select_words, request.components))}"]
         if machines > 1:  # a machine for each chunk
             words += ["-l", "place=scatter"]
@@ -196,14 +227,15 @@ class PbsBatch(batch_interface.BatchSystem):
     def _stat(self, ids: Collection[str], *options: str) -> dict[str, batch_interface.BatchJob]:
         jobs: dict[str, batch_interface.BatchJob] = {}
         for portion in portions(ids):
-            result = self._commands.run("qstat", *options, "-f", "-F", "json", *portion)
+            # -t: the jobs of arrays, of which qselect lists the arrays alone
+            result = self._commands.run("qstat", *options, "-t", "-f", "-F", "json", *portion)
             if result.code != 0 and _NO_HISTORY.search(result.err):
                 return {}
             answer = dict(_objects(result.out, "Jobs"))
             # some versions of OpenPBS answer for one of several ids (issue 2672): an incomplete answer counts as none
             if _complaints(result) or any(job_id not in answer and job_id not in result.err for job_id in portion):
                 raise BatchError(f"qstat {' '.join(options)}: {result.words}: not all jobs answered", retryable=True)
-            jobs.update((job.id, job) for job in parse_jobs(answer))
+            jobs.update((job.id, job) for job in parse_jobs(answer, self._array_files.uid))
         return jobs
 
     def capacity(self) -> batch_interface.Capacity:
@@ -216,10 +248,24 @@ def _complaints(result: CommandResult) -> list[str]:
     return [line for line in result.err.splitlines() if result.code and line.strip() and not _GONE.search(line)]
 
 
-def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[batch_interface.BatchJob]:
-    """Read ``Jobs`` of qstat; jobs that are not podbridge's are left out."""
+def _subjobs(array_id: str, size: int) -> list[str]:
+    """Return the ids of the jobs of an array: ``12[0].server``, ... of ``12[].server``."""
+    return [array_id.replace("[]", f"[{index}]", 1) for index in range(size)]
+
+
+def parse_jobs(
+    answer: Mapping[str, Mapping[str, Any]], arrays: Arrays = no_arrays
+) -> Iterator[batch_interface.BatchJob]:
+    """Read ``Jobs`` of qstat; jobs that are not podbridge's are left out.
+
+    For a job of an array without a record of its own (it is queued, or ended on a server without history), qstat shows
+    the attributes of the array, with the job's state and comment.
+    """
     for job_id, attributes in answer.items():
         before_prefix, prefix, uid = str(attributes.get("Job_Name")).partition(batch_interface.NAME_PREFIX)
+        if "[" in job_id:
+            subjob = _SUBJOB.fullmatch(job_id)
+            uid = arrays(uid, int(subjob[1])) if subjob else ""
         if before_prefix or not prefix or not _UID.fullmatch(uid):
             continue
         phase, reason = _PHASES.get(str(attributes.get("job_state")), ("running", ""))
@@ -232,7 +278,9 @@ def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[batch_interf
         )
         if phase == "ended":
             status = attributes.get("Exit_status")
-            if attributes.get("substate") == DELETED or not isinstance(status, int):
+            if comment in _SUBJOB_ENDS:
+                by_itself = True
+            elif attributes.get("substate") == DELETED or comment == _SUBJOB_DELETED or not isinstance(status, int):
                 reason, message = job_ends.CANCELLED.site_reason, f"PBS job {job_id} was deleted"
             elif status in _ENDS:
                 end, text = _ENDS[status]

@@ -9,7 +9,7 @@ import pwd
 import re
 import shlex
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -51,8 +51,6 @@ _LATER = re.compile(
 """Errors of sbatch that a later submission may not have."""
 
 
-ARRAY_SIZE_KEPT = 600.0
-"""Seconds until ``MaxArraySize`` is read again."""
 _SCHEDULER = re.compile(r"^SchedulerType\s*=\s*(\S+)\s*$", re.MULTILINE | re.ASCII)
 _ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*(\d+)\s*$", re.MULTILINE | re.ASCII)
 
@@ -107,7 +105,6 @@ class SlurmBatch(batch_interface.BatchSystem):
         )
         self._adopted = adopted.names(site.folder)
         self._array_files = array_files.ArrayFiles(site.folder)
-        self._array_size, self._array_size_read_at = 0, -math.inf
         self._users = batch_user.users(site.folder)
         self._no_accounting_until = math.inf if slurm.accounting == "never" else 0.0
         self._accounting_rests_until = 0.0
@@ -140,30 +137,21 @@ class SlurmBatch(batch_interface.BatchSystem):
 
     def most_in_array(self) -> int:
         """Return Slurm's ``MaxArraySize``, which is one more than the largest index."""
-        now = time.monotonic()
-        if now - self._array_size_read_at >= ARRAY_SIZE_KEPT:
-            match = _ARRAY_SIZE.search(self._commands.ask("scontrol", "show", "config").out)
-            self._array_size, self._array_size_read_at = int(match[1]) if match else 0, now
-        return self._array_size
+        match = _ARRAY_SIZE.search(self._commands.ask("scontrol", "show", "config").out)
+        return int(match[1]) if match else 0
 
-    def submit_array(self, request: batch_interface.BatchJobRequest, size: int) -> dict[int, str]:
+    def submit_array(self, request: batch_interface.BatchJobRequest, pods: Sequence[str]) -> list[str]:
         """Run sbatch once. The script that Slurm stores finds the pod of its index in the file of the array."""
-        jobs, file = shlex.quote(str(request.folder.parent)), shlex.quote(str(self._array_files.path(request.array)))
-        script = (
-            f"#!{self._config.bash}\n"
-            # a file that was removed: the pods of the array are gone
-            f'mapfile -t -s "$SLURM_ARRAY_TASK_ID" -n 1 pod <{file} || exit 0\n'
-            f'cd {jobs}/"${{pod[0]:?no pod has this index}}" || exit 0\n'
-            f'exec {self._bash_word} "$PWD/job.sh" >>script.log 2>&1\n'
-        )
+        enter = self._array_files.enter(request.array, request.folder.parent, "SLURM_ARRAY_TASK_ID")
+        script = f'#!{self._config.bash}\n{enter}exec {self._bash_word} "$PWD/job.sh" >>script.log 2>&1\n'
         words = self.words(request)
         if any(word.startswith("--uid=") for word in words):
             raise BatchError("an array can't run as another user: its file is the submitter's")
-        words.append(f"--array=0-{size - 1}")
+        words.append(f"--array=0-{len(pods) - 1}")
         base = self._commands.submit(
             request.array, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
         )
-        return {index: f"{base}_{index}" for index in range(size)}
+        return [f"{base}_{index}" for index in range(len(pods))]
 
     def find_array(self, array: str) -> dict[str, str]:
         """Run squeue for the name."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from bridge import gres_text, job_ends
 from bridge.job_ends import End
 from bridge.protocol.model.identifiers import UID_PATTERN
+from bridge.site.batch.array_files import Arrays, no_arrays
 from bridge.site.batch.batch_interface import NAME_PREFIX, Amount, BatchJob, Phase
 
 FORMAT = "%i|%T|%N|%S|%e|%j|%r"
@@ -85,8 +86,6 @@ def state(word: str) -> State:
 Names = Mapping[str, tuple[str, str]]
 """Batch id -> UID and name, of adopted jobs."""
 _NONE: Names = {}
-Arrays = Callable[[str, int], str]
-"""Array and index -> UID of the pod; empty: there is none here."""
 _TASKS = re.compile(r"(\d{1,10})_(?:(\d{1,7})|\[([0-9,:-]+)(?:%\d+)?\])", re.ASCII)
 """``123_4``, a job of an array; ``123_[0,4-9%5]``, those of its jobs that are pending, of which 5 may run at once."""
 COMPONENT_ENDED = "ComponentEnded"
@@ -94,11 +93,6 @@ COMPONENT_ENDED = "ComponentEnded"
 _COMPONENT = re.compile(r"(\d{1,10})\+(\d{1,4})", re.ASCII)
 """``123+1``, the second component of the heterogeneous job 123; the script runs in the first one."""
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
-
-
-def no_arrays(array: str, index: int) -> str:
-    """Return the UID of a pod where there are no arrays."""
-    return ""
 
 
 def jobs(output: str, adopted: Names = _NONE, arrays: Arrays = no_arrays) -> Iterator[BatchJob]:

@@ -14,7 +14,7 @@ _SCRIPT = r"""#!/bin/bash
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
 mkdir started 2>/dev/null || exit 0
 if [[ ${SLURM_ARRAY_TASK_ID-} ]]; then SLURM_JOB_ID=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
-echo "${SLURM_JOB_ID:-}" >started/job
+echo "${SLURM_JOB_ID:-${PBS_JOBID:-}}" >started/job
 mkdir -p state logs control termination volumes
 put() { printf '%s\n' "$2" >"state/.$1" && mv -f "state/.$1" "state/$1.json"; : >"../../changed/${PWD##*/}"; }
 began=$(date +%s)

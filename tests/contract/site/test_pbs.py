@@ -19,7 +19,7 @@ from bridge.errors import SiteRefusedError
 from bridge.protocol.nats.messages import CancelMessage, Empty
 from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, SUBMIT
 from cluster.polling import eventually
-from tests.contract.site import gangs
+from tests.contract.site import arrays, gangs
 from tests.contract.site.conftest import Site
 from tests.contract.site.jobs import submit, uid
 from tests.fakes import pbs_commands
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.real
 
 
 WAITS = 'PODBRIDGE_START_WAIT_SECONDS = "5", PODBRIDGE_PLACE_WAIT_SECONDS = "5"'
-FLAGS = ("slots", "nodes", "no-history", "down")
+FLAGS = ("slots", "nodes", "no-history", "down", "slow", "max-queued")
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +138,48 @@ def test_a_job_outlives_its_submitter_and_is_found_again(site: Any) -> None:
     assert site.client.call(SUBMIT, job, submit("echo twice")).existed
     assert (site.wait(job, "ended").outcome, site.log(job)) == ("Succeeded", b"survived\n")
     assert sum(f"pb-{job}" in file.read_text() for file in site.records.glob("*.json")) == 1
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+JOB_ID = "ARRAY[INDEX].fakepbs"
+
+
+@pytest.mark.parametrize("history", [pytest.param(True, marks=pytest.mark.long_only), False])
+def test_each_pod_of_an_array_has_its_own_end(site: Any, history: bool) -> None:
+    if not history:
+        (site.records / "no-history").touch()
+    qdel = site.records.parent / "bin" / "qdel"
+    arrays.check_each_has_its_own_end(
+        site, JOB_ID, lambda: restart(site), lambda job: subprocess.run([qdel, job], check=True)
+    )
+
+
+def restart(site: Any) -> None:
+    site.kill(site.processes[-1])
+    site.start()
+
+
+def test_killed_between_qsub_of_an_array_and_its_answer(site: Any) -> None:
+    (site.records / "slow").write_text("1.5")
+
+    def kill() -> None:
+        eventually(lambda: any("[]" in file.name for file in site.records.glob("*.json")), "the array")
+        restart(site)
+
+    arrays.check_killed_before_the_answer(site, JOB_ID, kill)
+
+
+def test_a_limit_of_jobs_makes_smaller_arrays(site: Any) -> None:
+    """The submitter is started again while the limit holds pods back: each runs once."""
+    (site.records / "max-queued").write_text("3")
+    pods = arrays.submit_pods(site, 5, "sleep 2; echo $INDEX")
+    text = "qsub: would exceed complex's per-user limit of jobs"
+    eventually(lambda: [site.status(pod).message for pod in pods].count(text) == 2, "two pods are held back", 20)
+    assert sum(bool(site.status(pod).job_id) for pod in pods) == 3
+    restart(site)
+    assert {site.wait(pod, "ended", 60).outcome for pod in pods} == {"Succeeded"}
+    assert [site.log(pod) for pod in pods] == [f"{index}\n".encode() for index in range(5)]
+    arrays.forget(site, pods)
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------

@@ -54,16 +54,16 @@ class MemoryBatch:
         self._ask()
         return self.most
 
-    def submit_array(self, request, size):
+    def submit_array(self, request, pods):
         """Each job of an array has the name of the array: its pod is known by the file alone."""
-        indexes = range(size)
+        indexes = range(len(pods))
         self.array_submits.append((request.array, list(indexes)))
         self.during_submit()
         if refuse := self.refuse_array(len(indexes)) or self.refuse:
             raise refuse
-        ids = {index: f"{len(self.array_submits) + 1000}_{index}" for index in indexes}
+        ids = [f"{len(self.array_submits) + 1000}_{index}" for index in indexes]
         if not self.swallow:
-            for index, job_id in ids.items():
+            for index, job_id in enumerate(ids):
                 uid = self.files.uid(request.array, index)
                 self.table[job_id] = BatchJob(id=job_id, uid=uid, phase="queued", reason="Priority")
         if self.silent or self.swallow:

@@ -16,7 +16,7 @@ from tests.unit.site.test_crashes import Killer, live
 from tests.unit.site.test_gangs import GANG
 
 JOB = "70b00000-0000-4000-8000-000000000000"
-POINTS_OF_SUBMIT, POINTS, POINTS_OF_CANCEL = 12, 26, 50
+POINTS_OF_SUBMIT, POINTS, POINTS_OF_HALVES, POINTS_OF_CANCEL = 12, 26, 69, 50
 
 
 def pod(number: int) -> str:
@@ -239,6 +239,19 @@ def test_a_site_whose_arrays_are_refused_submits_each_pod_alone(world: Any) -> N
     check_all_run(world)
 
 
+def test_a_limit_of_arrays_is_found_once(world: Any) -> None:
+    too_large = BatchError("Array job exceeds server or queue size limit")
+    world.batch.refuse_array = lambda size: too_large if size > 3 else None
+    submit_all(world, 14)
+    assert [len(indexes) for _, indexes in world.batch.array_submits] == [14, 7, 3, 3, 3, 3, 2]
+    world.batch.array_submits.clear()
+    for number in range(14, 18):
+        submit(world, number)
+    gather(world)
+    assert [len(indexes) for _, indexes in world.batch.array_submits] == [3]
+    check_all_run(world, 18)
+
+
 def test_a_batch_system_that_is_down_is_asked_again(world: Any) -> None:
     for number in range(3):
         submit(world, number)
@@ -288,7 +301,7 @@ def test_an_array_that_appears_after_all_is_cancelled(world: Any) -> None:
     world.batch.array_submits.clear()
     with pytest.raises(BatchUnknownOutcomeError):
         world.batch.silent = True
-        world.batch.submit_array(type("Request", (), {"array": late}), 3)
+        world.batch.submit_array(type("Request", (), {"array": late}), range(3))
     world.batch.silent = False
     world.batch.table.update(table)
     assert len(living(world)) == 6
@@ -389,6 +402,10 @@ def test_there_are_as_many_points_as_are_tried(world: Any, monkeypatch: Any) -> 
     assert count(killer, lambda: submit_two(world)) == POINTS_OF_SUBMIT
     assert count(killer, lambda: gather(world)) == POINTS
     assert count(killer, lambda: cancel_two(world)) == POINTS_OF_CANCEL
+    for number in range(2, 5):
+        submit(world, number)
+    refuse_more_than(world, 2, BatchError("job submit limit", retryable=True))
+    assert count(killer, lambda: gather(world)) == POINTS_OF_HALVES
 
 
 @pytest.mark.parametrize("point", range(POINTS_OF_SUBMIT))
@@ -418,6 +435,24 @@ def test_killed_while_an_array_is_submitted(world: Any, monkeypatch: Any, point:
     world.again()
     world.look(1)
     check_all_run(world, 2)
+
+
+def refuse_more_than(world: Any, most: int, error: BatchError) -> None:
+    world.batch.refuse_array = lambda size: error if size > most else None
+
+
+@pytest.mark.parametrize("point", range(11, POINTS_OF_HALVES))  # before the first submission: as above
+def test_killed_while_smaller_arrays_follow_a_refused_one(world: Any, monkeypatch: Any, point: int) -> None:
+    """The next leader does not know the size that was refused: it begins with all pods, and no job is doubled."""
+    for number in range(3):
+        submit(world, number)
+    refuse_more_than(world, 2, BatchError("job submit limit", retryable=True))
+    killer = Killer(monkeypatch, world)
+    killer.left = point
+    assert live(world, killer, lambda: gather(world))
+    world.again()
+    world.look(1)
+    check_all_run(world, 3)
 
 
 @pytest.mark.parametrize("point", range(POINTS_OF_CANCEL))

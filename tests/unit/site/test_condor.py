@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.site.batch import condor_text as text
+from bridge.site.batch.array_files import ArrayFiles
 from bridge.site.batch.batch_interface import BatchJobRequest
 from bridge.site.batch.htcondor import CondorBatch
 from bridge.site.config.site_config import make_batch_system, parse
@@ -106,12 +107,19 @@ def test_environment_is_one_line_whose_quotes_are_doubled(variables: dict[str, s
 def condor(tmp_path: Path, lines: str = "") -> CondorBatch:
     for name in ("submit", "q", "history", "rm", "status", "version"):
         tool = tmp_path / f"condor_{name}"
-        tool.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" >>{tmp_path}/{name}.words\n{lines}\n')
+        note = f'printf "%s\\n" "$@" >>{tmp_path}/{name}.words\n[[ {name} != submit ]] || cat >{tmp_path}/stdin'
+        tool.write_text(f"#!/bin/bash\n{note}\n{lines}\n")
         tool.chmod(0o755)
     text = f'[htcondor]\nbin_dir = "{tmp_path}"\nsubmit_lines = ["+Project = \\"x\\""]\n'
-    made = make_batch_system(parse(f'pool = "p"\nbatch.kind = "htcondor"\n{text}'), FakeClock())
+    top = f'pool = "p"\nfolder = "{tmp_path}/site"\nbatch.kind = "htcondor"\n'
+    made = make_batch_system(parse(f"{top}{text}"), FakeClock())
     assert isinstance(made, CondorBatch)
     return made
+
+
+def submitted(tmp_path: Path) -> list[str]:
+    """Return the lines of the submit file."""
+    return (tmp_path / "stdin").read_text().splitlines()
 
 
 SUBMITTED = "[[ $0 == *condor_submit ]] && echo '12.0 - 12.0'; true"
@@ -124,12 +132,14 @@ def request(tmp_path: Path, **more: Any) -> BatchJobRequest:
 
 
 def test_9_11_memory_is_asked_for_in_mib(tmp_path: Path) -> None:
-    written = condor(tmp_path).submit_file(request(tmp_path, cpus=3, gpus=2, time_limit=90.5)).splitlines()
+    written = condor(tmp_path).submit_file(request(tmp_path, cpus=3, gpus=2, time_limit=90.5), ["a-1"]).splitlines()
     assert {
         "universe = vanilla", "request_cpus = 3", "request_memory = 11", "request_gpus = 2", 'batch_name = pb-a-1',
-        '+PodbridgeUid = "a-1"', "getenv = False", "should_transfer_files = NO", "on_exit_remove = True",
-        '+Project = "x"', "queue 1",
+        '+PodbridgeUid = "$(pod)"', "getenv = False", "should_transfer_files = NO", "on_exit_remove = True",
+        '+Project = "x"', f"initialdir = {tmp_path}/jobs/$(pod)", "executable = /bin/bash",
+        """arguments = "-c 'exec bash ./job.sh >>script.log 2>&1'\"""",
     } <= set(written)  # fmt: skip
+    assert written[-3:] == ["queue pod from (", "a-1", ")"]
     remove = next(line for line in written if line.startswith("periodic_remove"))
     assert "NumJobStarts > 0" in remove
     assert "> 91)" in remove
@@ -137,7 +147,7 @@ def test_9_11_memory_is_asked_for_in_mib(tmp_path: Path) -> None:
 
 def test_a_group_on_several_machines_is_a_parallel_job(tmp_path: Path) -> None:
     asked = request(tmp_path, cpus=3, gpus=1, time_limit=90.5, members=6, together=2)
-    written = condor(tmp_path).submit_file(asked).splitlines()
+    written = condor(tmp_path).submit_file(asked, ["a-1"]).splitlines()
     assert {
         "universe = parallel", "machine_count = 3", "request_cpus = 6", "request_memory = 21", "request_gpus = 2"
     } <= set(written)  # fmt: skip
@@ -158,9 +168,7 @@ def test_a_group_on_one_machine_is_an_ordinary_job(tmp_path: Path) -> None:
     asked = request(tmp_path, cpus=3, members=2, together=2)
     batch = condor(tmp_path, "echo '12.0 - 12.0'")
     assert batch.submit(asked) == "12.0"
-    written = (asked.folder / "job.sub").read_text().splitlines()
-    assert {"universe = vanilla", "request_cpus = 6"} <= set(written)
-    assert (asked.folder / "wrapper.sh").read_bytes() == text.WRAPPER
+    assert {"universe = vanilla", "request_cpus = 6"} <= set(submitted(tmp_path))
 
 
 @pytest.mark.parametrize(("slots", "is_dedicated"), [('[{"Name": "slot1@n1"}]', True), ("[]", False), ("", False)])
@@ -172,7 +180,7 @@ def test_a_group_needs_machines_of_this_schedd(tmp_path: Path, slots: str, is_de
     asked = request(tmp_path, members=2)
     if is_dedicated:
         assert batch.submit(asked) == "12.0"
-        assert (asked.folder / "wrapper.sh").read_bytes() == text.PARALLEL_WRAPPER
+        assert f"arguments = {text.arguments(is_parallel=True)}" in submitted(tmp_path)
     else:
         with pytest.raises(BatchError, match='set DedicatedScheduler = "DedicatedScheduler@me@n0" and add') as refused:
             batch.submit(asked)
@@ -194,14 +202,54 @@ def test_a_parallel_job_that_ran_again_has_lost_a_machine() -> None:
     assert by_a_person.reason == one(JobStatus=3).reason == "Cancelled"
     ordinary = one(JobUniverse=5, JobStatus=4, ExitCode=text.SECOND_RUN, ExitBySignal=False)
     assert (ordinary.reason, ordinary.by_itself, ordinary.exit_code) == ("", True, text.SECOND_RUN)
-    assert f"exit {text.SECOND_RUN}\n".encode() in text.PARALLEL_WRAPPER
+    assert f"exit {text.SECOND_RUN};" in text.arguments(is_parallel=True)
 
 
 def test_submit(tmp_path: Path) -> None:
     asked = request(tmp_path)
     assert condor(tmp_path, "echo 'WARNING: odd' >&2; echo '12.0 - 12.0'").submit(asked) == "12.0"
-    assert (asked.folder / "wrapper.sh").stat().st_mode & 0o777 == 0o700
-    assert (asked.folder / "job.sub").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "submit.words").read_text().split() == ["-terse", "-"]
+    assert submitted(tmp_path)[-2:] == ["a-1", ")"]
+
+
+ARRAY = "0a1b2c3d-1111-2222-3333-444455556666"
+
+
+def test_an_array_is_one_cluster_with_a_process_for_each_pod(tmp_path: Path) -> None:
+    asked = request(tmp_path, array=ARRAY)
+    pods = ("a-1", "b-2", "c-3")
+    assert condor(tmp_path, "echo '12.0 - 12.2'").submit_array(asked, pods) == ["12.0", "12.1", "12.2"]
+    assert submitted(tmp_path)[-5:] == ["queue pod from (", *pods, ")"]
+    assert f"batch_name = pb-{ARRAY}" in submitted(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "retryable"),
+    [
+        ("ERROR: Number of submitted jobs would exceed MAX_JOBS_PER_SUBMISSION", True),
+        ("ERROR: Number of submitted jobs would exceed MAX_JOBS_PER_OWNER", True),
+        ("ERROR: Invalid wallet", False),
+    ],
+)
+def test_a_limit_of_jobs_refuses_an_array_for_now(tmp_path: Path, said: str, retryable: bool) -> None:
+    with pytest.raises(BatchError) as refused:
+        condor(tmp_path, f"echo '{said}' >&2; exit 1").submit_array(request(tmp_path, array=ARRAY), ("a-1", "b-2"))
+    assert refused.value.retryable == retryable
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_the_jobs_of_an_array_are_found_by_its_name(tmp_path: Path, left: int) -> None:
+    """``left``: jobs of the array that have left the queue, and are in the history."""
+    (tmp_path / "site/arrays").mkdir(parents=True)
+    pods = ("a-1", "b-2", "c-3")
+    ArrayFiles(tmp_path / "site").write(ARRAY, pods, sync=False)
+    ads = [ad(ProcId=index, PodbridgeUid=pod) for index, pod in enumerate(pods)]
+    answers = {"q": json.dumps(ads[left:]), "history": json.dumps(ads[:left])}
+    lines = "\n".join(f"[[ $0 == *condor_{tool} ]] && echo '{answer}'" for tool, answer in answers.items())
+    batch = condor(tmp_path, f"{lines}\ntrue")
+    assert batch.find_array(ARRAY) == {"a-1": "12.0", "b-2": "12.1", "c-3": "12.2"}
+    assert f'JobBatchName == "pb-{ARRAY}"' in (tmp_path / "q.words").read_text()
+    assert (tmp_path / "history.words").exists() == (left > 0)
 
 
 @pytest.mark.parametrize(

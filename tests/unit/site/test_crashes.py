@@ -40,9 +40,9 @@ class Killer:
         world.batch.submit = submit
         real_array = world.batch.submit_array
 
-        def submit_array(request: Any, size: int) -> Any:
+        def submit_array(request: Any, pods: Any) -> Any:
             self.step()
-            answer = real_array(request, size)
+            answer = real_array(request, pods)
             self.step()
             return answer
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
 from bridge.site.batch import pbs
+from bridge.site.batch.array_files import ArrayFiles
 from bridge.site.batch.batch_interface import Amount, BatchJobRequest, GangStarter
 from bridge.site.config.site_config import make_batch_system, parse
 from bridge.site.gangs import launcher
@@ -152,7 +155,8 @@ def made(tmp_path: Path, **answers: str) -> pbs.PbsBatch:
         note = f'printf "%s\\n" "$@" >>{tmp_path}/{name}.words\n[[ {name} != qsub ]] || cat >{tmp_path}/stdin\n'
         tool.write_text(f"#!/bin/bash\n{note}{answers.get(name, '')}\n")
         tool.chmod(0o755)
-    text = f'pool = "p"\n[batch]\nkind = "pbs"\n[pbs]\nbin_dir = "{tmp_path}"\ntimeout = 2\nqueue = "workq"\n'
+    top = f'pool = "p"\nfolder = "{tmp_path}/site"\nbatch.kind = "pbs"\n'
+    text = f'{top}[pbs]\nbin_dir = "{tmp_path}"\ntimeout = 2\nqueue = "workq"\n'
     batch = make_batch_system(parse(f"{text}options = ['-P', 'site']\n"), FakeClock())
     assert isinstance(batch, pbs.PbsBatch)
     return batch
@@ -240,7 +244,7 @@ ANSWER = json.dumps({"Jobs": {"12.server": {**JOB, "job_state": "R", "Exit_statu
 def test_all_jobs_are_those_of_the_user(tmp_path: Path) -> None:
     batch = made(tmp_path, qselect="echo 12.server", qstat=f"echo '{ANSWER}'")
     assert list(batch.jobs()) == ["12.server"]
-    assert (tmp_path / "qstat.words").read_text().split() == ["-f", "-F", "json", "12.server"]
+    assert (tmp_path / "qstat.words").read_text().split() == ["-t", "-f", "-F", "json", "12.server"]
     assert (tmp_path / "qselect.words").read_text().split()[0] == "-u"
     none = made(tmp_path, qselect="", qstat="exit 1")
     assert none.jobs() == {}
@@ -267,6 +271,85 @@ def test_an_answer_that_is_not_complete_says_nothing_about_jobs(tmp_path: Path, 
     with pytest.raises(BatchError) as refused:
         batch.jobs()
     assert refused.value.retryable
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+PODS = ("a-0", "a-1", "a-2")
+
+
+@pytest.fixture
+def site_folder(tmp_path: Path) -> Path:
+    """The directory of a site with one array."""
+    folder = tmp_path / "site"
+    (folder / "arrays").mkdir(parents=True)
+    ArrayFiles(folder).write(UID, PODS, sync=False)
+    return folder
+
+
+def test_an_array_is_one_qsub_and_each_job_finds_its_pod(tmp_path: Path, site_folder: Path) -> None:
+    asked = BatchJobRequest(uid="a-0", folder=site_folder / "jobs/a-0", array=UID)
+    batch = made(tmp_path, qsub="echo '12[].server'")
+    assert batch.submit_array(asked, PODS) == ["12[0].server", "12[1].server", "12[2].server"]
+    words = (tmp_path / "qsub.words").read_text().split()
+    assert (words[-2:], words[words.index("-r") + 1], words[1]) == (["-J", "0-2"], "y", f"pb-{UID}")
+    (site_folder / "jobs/a-1").mkdir(parents=True)
+    (site_folder / "jobs/a-1/job.sh").write_text("echo $PWD\n")
+    environment = {**os.environ, "PBS_ARRAY_INDEX": "1"}
+    subprocess.run(["bash"], stdin=(tmp_path / "stdin").open(), env=environment, check=True)
+    assert (site_folder / "jobs/a-1/script.log").read_text() == f"{site_folder}/jobs/a-1\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "retryable"),
+    [
+        ("echo 'qsub: Array job exceeds server or queue size limit' >&2; exit 1", BatchError, False),
+        ("echo 'qsub: would exceed queue generic per-user limit' >&2; exit 1", BatchError, True),
+        ("echo 12.server", BatchUnknownOutcomeError, True),
+    ],
+)
+def test_an_array_that_is_refused(tmp_path: Path, answer: str, error: type[BatchError], retryable: bool) -> None:
+    with pytest.raises(BatchError) as refused:
+        made(tmp_path, qsub=answer).submit_array(request(array=UID), PODS)
+    assert (type(refused.value), refused.value.retryable) == (error, retryable)
+
+
+@pytest.mark.usefixtures("site_folder")
+def test_the_jobs_of_an_array_are_found_by_its_name(tmp_path: Path) -> None:
+    assert made(tmp_path, qselect="echo '12[].server'").find_array(UID) == {
+        "a-0": "12[0].server", "a-1": "12[1].server", "a-2": "12[2].server"
+    }  # fmt: skip
+    assert f"-N\npb-{UID}\n" in (tmp_path / "qselect.words").read_text()
+    assert made(tmp_path, qselect="").find_array(UID) == {}
+
+
+@pytest.mark.usefixtures("site_folder")
+def test_the_jobs_of_an_array_are_listed_with_their_pods(tmp_path: Path) -> None:
+    attributes = {"Job_Name": f"pb-{UID}", "job_state": "Q", "comment": "waits"}
+    answer = {
+        "12[].server": {**attributes, "job_state": "B"},
+        **{f"12[{index}].server": attributes for index in (0, 2, 3)},
+    }
+    batch = made(tmp_path, qselect="echo '12[].server'", qstat=f"echo '{json.dumps({'Jobs': answer})}'")
+    assert {job_id: (job.uid, job.phase) for job_id, job in batch.jobs().items()} == {
+        "12[0].server": ("a-0", "queued"), "12[2].server": ("a-2", "queued")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("comment", "reason", "by_itself"),
+    [
+        ("Subjob finished", "", True),
+        ("Subjob failed", "", True),
+        ("Subjob terminated", "Cancelled", False),
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"job_state": "F", "Exit_status": 1, "substate": 92}])
+def test_a_job_of_an_array_without_a_record_has_the_attributes_of_its_array(
+    comment: str, reason: str, by_itself: bool, more: dict[str, Any]
+) -> None:
+    attributes = {"Job_Name": f"pb-{UID}", "job_state": "X", "comment": comment, **more}
+    (job,) = pbs.parse_jobs({"12[1].server": attributes}, lambda array, index: f"a-{index}")
+    assert (job.uid, job.phase, job.reason, job.exit_code, job.by_itself) == ("a-1", "ended", reason, None, by_itself)
 
 
 def test_a_server_without_history_has_no_past(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Groups of pods as one job of a real HTCondor: its parallel universe, with two pods on each machine."""
+"""A real HTCondor: groups of pods as one job of its parallel universe, and arrays as one cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 from bridge.config.pools import NatsSection
 from cluster import Cluster
 from cluster.polling import eventually
-from tests.contract.site import gangs
+from cluster.views import SEEN_AS
+from tests.contract.site import arrays, gangs
 from tests.contract.site.conftest import Site
 
 pytestmark = [pytest.mark.real, pytest.mark.long_only]
@@ -62,6 +63,68 @@ def tool(cluster: Cluster, *words: str) -> str:
     return cluster.sites[NAME].run(*words)
 
 
+# --- arrays -----------------------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def slow_submission(cluster: Cluster) -> Iterator[None]:
+    """Let condor_submit print its answer some time after the schedd has the jobs."""
+    tools = cluster.sites[NAME].folder / "bin"
+    aside = tools / "real" / "condor_submit"
+    aside.parent.mkdir()
+    aside.symlink_to("../../tool")
+    slow = tools / "condor_submit"
+    slow.unlink()
+    slow.write_text(f'#!/bin/sh\nsaid=$({SEEN_AS}/bin/real/condor_submit "$@")\nsleep 5\necho "$said"\n')
+    slow.chmod(0o755)
+    try:
+        yield
+    finally:
+        slow.unlink()
+        slow.symlink_to("../tool")
+
+
+def restart(cluster: Cluster) -> None:
+    cluster.kill(f"{NAME}-submitter")
+    cluster.start_submitter(NAME, SETTINGS)
+
+
+def test_each_pod_of_an_array_has_its_own_end(site: Any, cluster: Cluster) -> None:
+    arrays.check_each_has_its_own_end(
+        site, "ARRAY.INDEX", lambda: restart(cluster), lambda job: tool(cluster, "condor_rm", job)
+    )
+
+
+def test_killed_between_condor_submit_of_an_array_and_its_answer(site: Any, cluster: Cluster) -> None:
+    def kill() -> None:
+        """Kill the submitter once the schedd has the jobs, of whose ids no directory tells."""
+        jobs = ("condor_q", "-constraint", f'JobBatchName == "pb-{arrays.newest(site)}"', "-af", "ProcId")
+        eventually(lambda: tool(cluster, *jobs), "the jobs")
+        restart(cluster)
+
+    with slow_submission(cluster):
+        arrays.check_killed_before_the_answer(site, "ARRAY.INDEX", kill)
+
+
+def test_a_limit_of_jobs_makes_smaller_arrays(site: Any, cluster: Cluster) -> None:
+    config = cluster.sites[NAME].folder / "etc" / "condor_config"
+    text = config.read_text()
+    try:
+        restart_schedd(cluster, f"{text}MAX_JOBS_PER_SUBMISSION = 3\n")
+        pods = arrays.submit_pods(site, 5, "echo $INDEX")
+        assert {site.wait(pod, "ended", site.patience).outcome for pod in pods} == {"Succeeded"}
+        ids = eventually(lambda: all(found := [site.status(pod).job_id for pod in pods]) and found, "all have an id")
+        assert sorted(job.partition(".")[2] for job in ids) == ["0", "0", "1", "1", "2"]
+        arrays.forget(site, pods)
+    finally:
+        restart_schedd(cluster, text)
+
+
+def restart_schedd(cluster: Cluster, config: str) -> None:
+    (cluster.sites[NAME].folder / "etc" / "condor_config").write_text(config)
+    cluster.stop_daemon(f"{NAME}-schedd")
+    cluster.start_daemon(f"{NAME}-schedd")
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
 def test_four_pods_run_as_one_job_on_two_machines(site: Any, cluster: Cluster) -> None:
     ends = gangs.check_one_job_for_all(site, machines_used=1)
     asked = ("MinHosts", "RequestCpus", "RequestMemory", "JobUniverse", "ExitCode")
