@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from tests.examples import LONG, SHORT
 from tests.parts import SLURMS
 
 # how long a machine takes to make up an example, or to try it, says nothing about the code
-for profile in (SHORT, LONG):
-    settings.register_profile(profile, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+for profile, number in ((SHORT, 40), (LONG, 300)):
+    settings.register_profile(profile, max_examples=number, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(SHORT)
+MEMORY = Path("/dev/shm")
+ROOM = 4 << 30
+"""Free bytes that the folders of tests may need."""
 REPORT = "report"
 CPU = "cpu"
 """Property of a report: CPU seconds of this process and of its ended children, during one phase of a test."""
@@ -54,10 +58,20 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     """Choose the number of examples; refuse to keep clusters that several processes would share."""
+    if _holds_tests(MEMORY):  # an fsync takes 5 ms on a disk; the tests of submitters wait for thousands
+        tempfile.tempdir = str(MEMORY)
     if config.getoption("--long"):
         settings.load_profile(LONG)
     if config.getoption("--keep") and getattr(config.option, "numprocesses", None):
         raise pytest.UsageError("--keep: not with -n, since each kept cluster serves one process")
+
+
+def _holds_tests(folder):
+    """Whether tests can have their folders there: it is writable, has room, and runs programs."""
+    if not os.access(folder, os.W_OK):
+        return False
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize >= ROOM and not found.f_flag & os.ST_NOEXEC
 
 
 REPORT_ISOLATED = isolation.report
@@ -139,12 +153,18 @@ def pytest_collection_modifyitems(config, items):
 
 def _belongs(item, name):
     """Whether a test belongs to the part with this name, or without a name to a short run."""
-    part = parts.of(item.nodeid, _parameters(item), "long" in item.fixturenames or _is_long_only(item))
+    part = parts.of(item.nodeid, _parameters(item), _has_longer_form(item))
     if name:
         return part == name
     return not _is_long_only(item) and (
         not parts.is_version(part) or item.get_closest_marker("each_version") is not None
     )
+
+
+def _has_longer_form(item):
+    """Whether a test has more examples, or more of what its fixture ``long`` stands for, in a part of a long run."""
+    is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return is_property or "long" in item.fixturenames or _is_long_only(item)
 
 
 def _is_long_only(item):

@@ -1,7 +1,4 @@
-"""The examples of a property test: values, and their number, which is lower in a short run than in a long one.
-
-A test with a number uses the fixture ``long``, so that it belongs to a part of the long run (``tests/parts.py``).
-"""
+"""The examples of a property test: values, and their number, which is lower in a short run than in the part fuzz."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
@@ -298,7 +298,6 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=300)
 @given(st.lists(EVENTS, max_size=40))
 def test_whatever_happens_no_job_and_no_drain_is_lost_and_slurm_follows_in_the_end(events):
     world = World()

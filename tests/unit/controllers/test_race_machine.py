@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -438,7 +437,7 @@ class Race(RuleBasedStateMachine):
         ``late``: after this many turns of the settling, requests of former leaders arrive.
         """
         self.ending, self.late = ending, late
-        self.at = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+        self.at = Path(tempfile.mkdtemp())
         self.clock = FakeClock(1_000.0)
         self.api = Api(self.clock)
         tickets = itertools.count(1)
@@ -735,7 +734,7 @@ class Race(RuleBasedStateMachine):
 Race.TestCase.settings = settings(
     max_examples=examples(25, 80), stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
-TestRace = pytest.mark.usefixtures("long")(Race.TestCase)
+TestRace = Race.TestCase
 
 
 def test_the_places_of_the_machine_are_open() -> None:

@@ -244,4 +244,4 @@ class Site(RuleBasedStateMachine):
 
 
 TestSite = Site.TestCase
-TestSite.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestSite.settings = settings(stateful_step_count=40)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from bridge.core.backoff import Backoff
 from bridge.kube.work_queue import WorkQueue
+from tests.examples import examples
 from tests.fakes.clock import FakeClock
 
 KEYS = st.sampled_from("abcd")
@@ -90,7 +91,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+TestModel.settings = settings(max_examples=examples(40, 150), stateful_step_count=40, deadline=None, derandomize=True)
 
 
 def test_many_threads_lose_nothing_and_never_share_a_key() -> None:

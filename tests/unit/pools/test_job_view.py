@@ -9,6 +9,7 @@ from bridge.pools.submitter.job_view import GRACE, JobView, Part, size
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.nats.messages import Event
 from tests.builders import job_status as job
+from tests.examples import examples
 
 
 def event(sequence: int, status: JobStatus, submitter: str = "s") -> Event:
@@ -205,7 +206,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(80, 400))
 @given(st.lists(STEP, max_size=80))
 def test_whatever_was_lost_the_view_is_right_after_a_snapshot(steps: list[tuple[str, int]]) -> None:
     """Pages arrive while jobs change and events are in transit; at the end no event is in transit."""

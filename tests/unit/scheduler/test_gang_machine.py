@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -233,7 +232,7 @@ def path_of(pod: Any) -> str:
 Gangs.TestCase.settings = settings(
     max_examples=examples(40, 400), stateful_step_count=40, phases=[Phase.reuse, Phase.generate]
 )
-TestGangs = pytest.mark.usefixtures("long")(Gangs.TestCase)
+TestGangs = Gangs.TestCase
 
 
 def hub_with_members(count: int = SIZE) -> MemoryHub:

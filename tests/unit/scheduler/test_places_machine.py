@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -529,4 +528,4 @@ class Places(RuleBasedStateMachine):
 Places.TestCase.settings = settings(
     max_examples=examples(8, 60), stateful_step_count=40, phases=[Phase.reuse, Phase.generate]
 )
-TestPlaces = pytest.mark.usefixtures("long")(Places.TestCase)
+TestPlaces = Places.TestCase

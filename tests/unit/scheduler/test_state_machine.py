@@ -4,7 +4,6 @@ Each write of the hub must keep the rules of :class:`~tests.fakes.memory_checks.
 without faults must bring every pod to a place, and after the deletion of all pods no job and no pod may be left.
 """
 
-import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -479,4 +478,4 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
 Hub.TestCase.settings = settings(
     max_examples=examples(20, 60), stateful_step_count=50, phases=[Phase.reuse, Phase.generate]
 )
-TestHub = pytest.mark.usefixtures("long")(Hub.TestCase)
+TestHub = Hub.TestCase

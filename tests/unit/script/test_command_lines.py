@@ -363,8 +363,7 @@ def check_all(runtime: str, plans: list[Plan], folder: Path, what: str) -> Count
 PARTS = ["'", '"', "\\", "\\'", "'\"'\"'", "'a b'", "''", "$x", "`", ";", " ", "\n", "#", "a", "export "]
 
 
-@pytest.mark.usefixtures("long")
-@settings(max_examples=examples(150, 500), deadline=None, derandomize=True)
+@settings(max_examples=examples(60, 500), deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.sampled_from(PARTS), max_size=4).map("".join), max_size=3))
 def test_text_that_is_read_as_exports_means_the_same_to_a_shell(values):
     """By :mod:`shlex`, which reads more texts as words."""
@@ -379,7 +378,7 @@ def test_text_that_is_read_as_exports_means_the_same_to_a_shell(values):
 
 
 @pytest.mark.parametrize("quote", ["'\\''", "'\"'\"'"])
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(values=st.lists(st.text("ab'\"\\ \n$`;#äé", max_size=12), max_size=4))
 def test_exports_of_quoted_values_are_read(quote, values):
     variables = {f"V{number}": value for number, value in enumerate(values)}

@@ -76,10 +76,12 @@ def test_a_signal_of_the_batch_system_gives_the_containers_their_grace_period(tm
 
 
 def test_a_second_run_of_the_same_job_runs_no_container(tmp_path: Path) -> None:
-    made = pod(f"echo run >>{tmp_path}/runs")
+    made, log = pod("echo run"), tmp_path / "run-main0.out"
     assert start(made, tmp_path).wait(30) == 0
+    assert log.read_text() == "run\n"
+    log.write_text("")
     start(made, tmp_path).wait(30)
-    assert (tmp_path / "runs").read_text() == "run\n"
+    assert not log.read_text()
 
 
 @pytest.mark.parametrize("text", ["PODBRIDGE_SCRIPT_0", "PODBRIDGE_SCRIPT_0\nPODBRIDGE_SCRIPT_1", "'\"$HOME`id`\\"])

@@ -107,9 +107,8 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[World]:
-    """One site for all cases, each with a job of its own; in memory, as each of the many cases makes many files."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=memory) as name:
+    """One site for all cases, each with a job of its own."""
+    with tempfile.TemporaryDirectory() as name:
         made = World(Path(name))
         made.folder.sync = False
         yield made

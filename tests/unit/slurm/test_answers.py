@@ -172,7 +172,6 @@ KEYS = st.sampled_from(["errors", "warnings", "status", "jobs", "nodes", "job_id
 ENDPOINTS = "ping diag submit cancel job jobs jobs/state nodes partitions set_node set_job node add_node delete_node"
 
 
-@pytest.mark.usefixtures("long")
 @settings(max_examples=examples(40, 100))
 @given(
     st.sampled_from(ENDPOINTS.split()),

@@ -84,7 +84,6 @@ def harmless_shapes():
 
 
 class TestEscaping:
-    @pytest.mark.usefixtures("long")
     @settings(max_examples=examples(15, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(hostile)
     def test_hostile_texts_do_not_change_the_elements_of_a_page(self, text):

@@ -576,8 +576,7 @@ WORDS = ["UID", "name", "namespace", "containers", "state", "running", "terminat
 JSON = json_values(st.sampled_from(WORDS))
 
 
-@pytest.mark.usefixtures("long")
-@settings(max_examples=examples(100, 300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(40, 300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(JSON, st.lists(JSON, max_size=3))
 def test_no_answer_raises_anything_but_a_site_error(entry, more):
     made = pod("a")
@@ -634,8 +633,7 @@ def test_a_part_of_a_ping_of_the_wrong_type_is_left_out(wire, part):
     assert ping.capacity(found.response) == ({} if part == "resources" else {"cpu": "4"})
 
 
-@pytest.mark.usefixtures("long")
-@settings(max_examples=examples(100, 300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(40, 300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(JSON, JSON, JSON, st.lists(JSON, max_size=4))
 def test_no_ping_raises_anything_but_a_site_error(cpu, resources, gpus, taints):
     parts = {"cpu": cpu, "accelerators": gpus, **(resources if isinstance(resources, dict) else {})}

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
@@ -45,7 +45,6 @@ def answering(data: bytes) -> FakeLink:
     return link
 
 
-@settings(max_examples=300, deadline=None)
 @given(ANSWERS)
 def test_whatever_is_answered_only_site_errors_are_raised(data: bytes) -> None:
     link: Any = answering(data)

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import BatchError, SiteRefusedError, SiteTooLargeError, SiteUnknownOutcomeError
@@ -71,7 +71,6 @@ def served(handlers: Handlers, clock: FakeClock | None = None) -> FakeLink:
     return link
 
 
-@settings(max_examples=200)
 @given(
     st.sampled_from(sorted(SUBJECTS.requests())),
     st.text(max_size=20),
