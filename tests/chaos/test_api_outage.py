@@ -1,6 +1,6 @@
 """A hub without its API server: afterwards each pod has the outcome that its job had at the site.
 
-A long run (``./hack/test.sh --long sites``) has a longer outage.
+A long run (``./hack/test.sh --long outages``) has a longer outage.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ is forgotten.
 The hub is a real process on a real API server; the plugin is a server of this test, whose jobs are timers. Every pod
 must succeed with exactly one job, and after all pods are deleted the plugin must have no job. A third of the pods are
 deleted early, at any moment of their lives. A short run takes less than a minute; a long run (``./hack/test.sh
---long sites``) has 400 pods and 60 kills.
+--long outages``) has 400 pods and 60 kills.
 """
 
 from __future__ import annotations
