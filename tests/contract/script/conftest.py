@@ -237,6 +237,14 @@ def folder_of_programs(site: Site, without: str, **programs: str) -> str:
     return str(folder)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _homes_on_a_disk() -> Iterator[None]:
+    """Scripts treat ``/dev/shm``, where other tests have their folders, like no other directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", None)
+        yield
+
+
 @pytest.fixture(params=["self", "nobody"])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     """Once as whoever runs the tests, once as an ordinary user."""

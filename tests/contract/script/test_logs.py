@@ -137,18 +137,14 @@ def file_system(request, tmp_path, monkeypatch):
         yield request.param
         return
     with contextlib.ExitStack() as stack:
-        place = tmp_path / "disk"
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="script-disk-")))
         if request.param == "ramfs":
-            place.mkdir()
             if subprocess.run(["mount", "-t", "ramfs", "none", place], check=False).returncode:
                 pytest.skip("only root can mount a ramfs")
             stack.callback(subprocess.run, ["umount", place], check=True)
         else:
             stack.enter_context(mounted(made(request.param, tmp_path), place))
-        shared = Path(tempfile.gettempdir())
-        for path in (place, *place.parents):
-            if shared in path.parents:  # an ordinary user may not enter the folders of pytest
-                path.chmod(0o755)
+        place.chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", str(place))
         site = request.getfixturevalue("ordinary")
         yield request.param
