@@ -114,7 +114,7 @@ class Site:
             needed.append(self.root)
         own = {"PATH": f"{SEEN_AS}/bin:/usr/bin:/bin", "HOME": f"{SEEN_AS}/home", "USER": USER, "LOGNAME": USER}
         variables = {**own, "LANG": "C.UTF-8", **self.variables}
-        _program(self.as_user, views.user_view(self.folder, self.uid, needed, variables))
+        _program(self.as_user, views.user_view(self.folder, self.uid, needed, variables, self.root))
         if self.tools:
             view = views.tool_view(self.root, self.uid, self.variables)
             _program(self.folder / "tool", view)
