@@ -38,7 +38,6 @@ FIRST = (
     "26.05",
     "helm",
     "kueue",
-    "tests/e2e/tracing/test_traces.py",
     "tests/e2e/test_faults.py",
     "tests/chaos/test_pools.py",
     "tests/chaos/test_pool_replicas.py",

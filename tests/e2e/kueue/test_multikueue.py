@@ -11,7 +11,7 @@ from cluster.world import NAMESPACE
 from tests.docs_blocks import Block, Shell, command, commands
 from tests.e2e.kueue.conftest import KueueWorld
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.long_only]  # a cluster of its own
 FOLDER = Path(__file__).parent
 ORIGIN = "kueue.x-k8s.io/multikueue-origin"
 WORKER, QUEUE = "worker", "batch"

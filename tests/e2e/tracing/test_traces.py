@@ -15,7 +15,7 @@ from cluster.polling import eventually
 from tests.e2e.pools import cases
 from tests.fakes.otlp_receiver import OtlpReceiver
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.long_only]  # a cluster of its own
 
 POOL = "slurm-site"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
