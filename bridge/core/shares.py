@@ -36,11 +36,11 @@ class Shares:
             in_use = self._groups[group]
             if in_use >= (self._limit - (self._groups.total() - in_use)) / 2:
                 raise ShareExceededError(
-                    f"{in_use} {self._noun} of {self._group} {group!r} are being sent already: end one of them"
+                    f"{in_use} {self._noun} of {self._group} {group!r} are open already: end one of them"
                 )
             if self._members[key] >= self._of_member:
                 raise ShareExceededError(
-                    f"{self._of_member} {self._noun} of this {self._member} are being sent already: end one of them"
+                    f"{self._of_member} {self._noun} of this {self._member} are open already: end one of them"
                 )
             self._groups[group] += 1
             self._members[key] += 1

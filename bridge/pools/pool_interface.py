@@ -13,6 +13,7 @@ from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import Readiness
 from bridge.protocol.model.requests import LogOptions, VolumeFile
+from bridge.protocol.model.sessions import CommandOptions, Session
 from bridge.script.references import Objects
 from bridge.script.volume_files import CurrentFiles
 
@@ -140,6 +141,10 @@ class Pool(Protocol):
     @property
     def logs(self) -> Callable[[Pod, LogOptions], Iterator[bytes]] | None:
         """Iterates over the pieces of a log. To end the log at the site too, close the iterator."""
+
+    @property
+    def sessions(self) -> Callable[[Pod, CommandOptions], Session] | None:
+        """Runs a command in a container of a running job, and returns its session, which the caller must close."""
 
     def announced(self) -> tuple[Announcement, float] | None:
         """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""

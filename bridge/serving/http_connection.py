@@ -231,6 +231,12 @@ class Connection(cheroot.server.HTTPConnection):
         """Write the answer to the socket directly; the calling thread may then block on the client."""
         self.wfile = MakeFile(self.socket, "wb")
 
+    def take_received(self) -> bytes:
+        """Return the bytes behind the request, which belong to the next protocol."""
+        received = bytes(self._received)
+        self._received.clear()
+        return received
+
     def time_out(self) -> bool:
         """Answer 408 if a request is incomplete; return whether to keep the connection to discard the rest of it."""
         if self.secured and self._received and not self.sending:

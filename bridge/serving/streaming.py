@@ -6,6 +6,8 @@ connection to a new thread.
 The thread writes each piece of the answer when the application yields it; an empty piece sends only the headers. While
 the thread waits for the next piece, it cannot detect that the client has closed the connection. One more thread watches
 all connections and calls the function that the application has passed to ``environ[ON_HANG_UP]``, which ends the wait.
+
+An answer that changes the protocol of its connection (:mod:`bridge.serving.upgrade`) also uses the thread.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import cheroot.server
 import cheroot.wsgi
 
 from bridge.logs import kv
+from bridge.serving.upgrade import UPGRADE, Duplex
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +150,10 @@ class Streams:
                     self._epoll.unregister(connection.socket.fileno())
 
 
+# cheroot joins the values of a repeated header only if its list has the header; Kubernetes repeats this one
+cheroot.server.comma_separated_headers.append(b"X-Stream-Protocol-Version")  # type: ignore[attr-defined]
+
+
 class _Headers(cheroot.server.HeaderReader):
     """Ignores ``Expect``: the connection has sent "100 Continue" before it read the body."""
 
@@ -201,6 +208,8 @@ class Gateway(cheroot.wsgi.Gateway_10):
             return
         streams: Streams = self.req.server.streams
         self.env[ON_HANG_UP] = lambda call: streams.on_hang_up(connection, call)
+        converse: list[Callable[[Duplex], object]] = []
+        self.env[UPGRADE] = converse.append
         pieces = self.req.server.wsgi_app(self.env, self.start_response)
         try:
             for piece in pieces:
@@ -209,6 +218,8 @@ class Gateway(cheroot.wsgi.Gateway_10):
                 else:
                     self.req.ensure_headers_sent()
             self.req.ensure_headers_sent()
+            if converse and self.req.status.startswith(b"101"):
+                converse[-1](Duplex(connection.socket, connection.take_received(), WRITE_TIMEOUT))
         finally:
             if hasattr(pieces, "close"):
                 pieces.close()

@@ -97,6 +97,13 @@ CONNECTIONS_CLOSED = Counter(
     "Closed connections of clients: too slow (deadline), too many (number), too much memory (memory).",
     ["reason"],
 )
+RUNNING_COMMANDS = Gauge("podbridge_running_commands", "Commands of kubectl exec that run in pods on pools.")
+COMMANDS = Counter(
+    "podbridge_commands_total", "Requests of kubectl exec for pods on pools, by result: started, refused.", ["result"]
+)
+COMMAND_BYTES = Counter(
+    "podbridge_command_bytes_total", "Bytes of the input (in) and output (out) of kubectl exec.", ["direction"]
+)
 CERTIFICATE_EXPIRY = Gauge("podbridge_certificate_expiry_timestamp_seconds", "Expiry time of the serving certificate.")
 SCHEDULER_PODS = Gauge(
     "podbridge_scheduler_pods",

@@ -1,4 +1,4 @@
-"""The state of a pod's containers, and whether a container has a log."""
+"""The state of a pod's containers, and whether a container has a log or can run a command."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def check_log(pod: Object, status: JobStatus | None, container: str, *, previous
 
     ``status``: the job's state from the site. If it is ``None``, the pod's own status is used.
     """
-    name = (pod.get("metadata") or {}).get("name", "")
-    if container not in names(pod):
-        raise AnswerError(404, f"container {container!r} not found in pod {name!r}".replace("'", '"'))
+    name = _require(pod, container)
     description = f'container "{container}" in pod "{name}"'
     if status is None and _was_refused(pod):
         pod_status = pod["status"]
@@ -44,6 +42,24 @@ def check_log(pod: Object, status: JobStatus | None, container: str, *, previous
         return
     if state.state == "waiting" and not state.earlier:
         raise AnswerError(400, f"{description} is waiting to start: {state.reason or CREATING}")
+
+
+def check_running(pod: Object, status: JobStatus | None, container: str) -> None:
+    """Raise :class:`AnswerError` unless the container runs; ``status`` as in :func:`check_log`."""
+    name = _require(pod, container)
+    state = state_of(pod, status, container)
+    if state.state == "running" and (status is None or status.phase == "running"):
+        return
+    reason = state.reason or CREATING if state.state == "waiting" else "it has ended"
+    raise AnswerError(400, f'container "{container}" in pod "{name}" is not running: {reason}')
+
+
+def _require(pod: Object, container: str) -> str:
+    """Return the pod's name; raise :class:`AnswerError` 404 unless it has the container."""
+    name = str((pod.get("metadata") or {}).get("name", ""))
+    if container not in names(pod):
+        raise AnswerError(404, f'container "{container}" not found in pod "{name}"')
+    return name
 
 
 def _was_refused(pod: Object) -> bool:

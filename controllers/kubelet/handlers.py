@@ -20,6 +20,7 @@ from bridge.serving.http_error import AnswerError
 from bridge.serving.log_body import log_response, log_shares
 from controllers.kubelet import stats
 from controllers.kubelet.authorization import KubeletAuthorizer
+from controllers.kubelet.command_sessions import CommandSessions
 from controllers.kubelet.containers import check_log
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class KubeletHandlers:
         self._sources, self._authorizer, self._clock = sources, authorizer, clock
         self._started = clock.time()
         self._shares = log_shares()
+        self._commands = CommandSessions()
         self._scrapes: SingleFlightCache[bytes] = SingleFlightCache(clock, limit=16)
 
     def check(self, node: str) -> None:
@@ -71,11 +73,9 @@ class KubeletHandlers:
     # --- one pod ------------------------------------------------------------------------------------------------------
     def container_logs(self, namespace: str, name: str, container: str) -> flask.Response:
         """Answer ``kubectl logs``."""
-        pod, pool = self._find(namespace, name)
+        located = self._find(namespace, name)
         options = log_options(flask.request.args.to_dict(flat=False), container, self._clock.time())
-        if pool is None:
-            # 502: the API server replaces the message of a 503 (kubelet_app.answer_of)
-            raise AnswerError(502, f"pool {_node(pod)} has not been heard of since podbridge started")
+        pod, pool = _known(located)
         if pool.logs is None:
             return _not_possible("containerLogs", pool.name)
         job = str(pod["metadata"]["uid"])
@@ -85,8 +85,17 @@ class KubeletHandlers:
         response.call_on_close(leave)
         return response
 
+    def run_command(self, namespace: str, name: str, container: str, uid: str | None = None) -> flask.Response:
+        """Answer ``kubectl exec`` and ``kubectl cp``."""
+        pod, pool = _known(self._find(namespace, name))
+        if uid not in (None, pod["metadata"]["uid"]):
+            raise AnswerError(404, f'pod "{name}" with UID {uid} does not exist')
+        if (start := pool.sessions) is None:
+            return _not_possible("exec", pool.name)
+        return self._commands.open(pod, pool, start, container, flask.g.user.name)
+
     def not_possible(self, namespace: str, name: str, **_: str) -> flask.Response:
-        """Refuse ``kubectl exec``, ``attach`` and ``port-forward``, and name an alternative."""
+        """Refuse ``kubectl attach`` and ``port-forward``, and name an alternative."""
         return _not_possible(flask.request.path.split("/")[1], _node(self._find(namespace, name)[0]))
 
     def _find(self, namespace: str, name: str) -> Located:
@@ -164,6 +173,14 @@ class KubeletHandlers:
             return jobs.get(node, {}).get((pod.get("metadata") or {}).get("uid", ""))
 
         return status_of
+
+
+def _known(located: Located) -> tuple[Mapping[str, Any], Pool]:
+    """Raise :class:`AnswerError` unless the pool is known. 502: the API server replaces the message of a 503."""
+    pod, pool = located
+    if pool is None:
+        raise AnswerError(502, f"pool {_node(pod)} has not been heard of since podbridge started")
+    return pod, pool
 
 
 def _json(content: dict[str, Any]) -> flask.Response:

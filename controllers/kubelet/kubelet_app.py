@@ -27,6 +27,7 @@ from controllers.kubelet.handlers import KubeletHandlers, Sources
 log = logging.getLogger(__name__)
 
 LOGS_PATH = "/containerLogs/"
+EXEC_PATH = "/exec/"
 
 
 def make_app(sources: Sources, tokens: TokenAuthenticator, authorizer: KubeletAuthorizer, clock: Clock) -> flask.Flask:
@@ -47,15 +48,23 @@ def make_app(sources: Sources, tokens: TokenAuthenticator, authorizer: KubeletAu
 
 
 def _add_routes(app: flask.Flask, handlers: KubeletHandlers) -> None:
-    def route(rule: str, handler: Callable[..., flask.Response], methods: tuple[str, ...] = ("GET",)) -> None:
-        app.add_url_rule(rule, rule, handler, methods=methods, provide_automatic_options=False)
+    def route(rule: str, handler: Callable[..., flask.Response], *methods: str, websocket: bool = False) -> None:
+        app.add_url_rule(
+            rule,
+            f"{rule} {websocket}",
+            handler,
+            methods=methods or ("GET",),
+            websocket=websocket,
+            provide_automatic_options=False,
+        )
 
     route(f"{LOGS_PATH}<namespace>/<name>/<container>", handlers.container_logs)
-    for kind in ("exec", "attach"):
-        route(f"/{kind}/<namespace>/<name>/<container>", handlers.not_possible, ("GET", "POST"))
-        route(f"/{kind}/<namespace>/<name>/<uid>/<container>", handlers.not_possible, ("GET", "POST"))
-    route("/portForward/<namespace>/<name>", handlers.not_possible, ("GET", "POST"))
-    route("/portForward/<namespace>/<name>/<uid>", handlers.not_possible, ("GET", "POST"))
+    for path, handler in ((EXEC_PATH, handlers.run_command), ("/attach/", handlers.not_possible)):
+        for rule in ("<namespace>/<name>/<container>", "<namespace>/<name>/<uid>/<container>"):
+            route(f"{path}{rule}", handler, "GET", "POST")
+            route(f"{path}{rule}", handler, websocket=True)  # refused in words; werkzeug would say "bad request"
+    route("/portForward/<namespace>/<name>", handlers.not_possible, "GET", "POST")
+    route("/portForward/<namespace>/<name>/<uid>", handlers.not_possible, "GET", "POST")
     for path in ("/pods", "/pods/"):
         route(path, handlers.pods)
     for path in ("/runningpods", "/runningpods/"):

@@ -12,6 +12,7 @@ from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
 from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.model.sessions import CommandOptions, Session
 
 Line = tuple[float, bytes]
 
@@ -23,6 +24,7 @@ class LogPool:
         self.name = name
         self.statuses: dict[str, JobStatus] = {}
         self.asked: list[tuple[str, LogOptions]] = []
+        self.sessions: Callable[[Mapping[str, Any], CommandOptions], Session] | None = None
         self.problem: BridgeError | None = None
         self.open = 0
         """Number of open streams."""

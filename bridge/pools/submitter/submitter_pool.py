@@ -18,6 +18,7 @@ from bridge.pools.submitter.received_buildconfigs import ReceivedBuildConfigs
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
+from bridge.protocol.model.sessions import CommandOptions, Session
 from bridge.protocol.nats.envelope import check_pool
 from bridge.protocol.nats.messages import (
     Announce,
@@ -247,6 +248,15 @@ class SubmitterPool:
     def complete_at(self) -> float | None:
         """Return the monotonic time at which the last complete snapshot was requested; ``None`` before the first."""
         return self._view.complete_at
+
+    @property
+    def sessions(self) -> Callable[[Pod, CommandOptions], Session] | None:
+        """Runs a command in a container of a running job, if the site has announced that it does."""
+        announced = self.announced()
+        return self._open_session if announced is not None and announced[0].commands else None
+
+    def _open_session(self, pod: Pod, options: CommandOptions) -> Session:
+        return self._client.open_session(pod["metadata"]["uid"], options)
 
     def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
         """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""

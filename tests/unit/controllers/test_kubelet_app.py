@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import Client, TestResponse
 
@@ -16,13 +17,16 @@ from bridge.errors import (
     SiteUnknownOutcomeError,
 )
 from bridge.protocol.model.jobs import Termination
-from bridge.serving.streaming import LIMIT
+from bridge.protocol.model.sessions import CommandOptions
+from bridge.serving.streaming import LIMIT, ON_HANG_UP
+from bridge.serving.upgrade import UPGRADE
 from controllers.kubelet.authentication import TokenAuthenticator, User
 from controllers.kubelet.authorization import KubeletAuthorizer
 from controllers.kubelet.handlers import SCRAPE_CACHED, Located, Sources
 from controllers.kubelet.kubelet_app import make_app
 from tests.fakes.clock import FakeClock
 from tests.fakes.log_pool import LogPool, running, terminated
+from tests.fakes.memory_session import MemorySession
 
 NOW = 1_700_000_000.0
 
@@ -194,7 +198,7 @@ def test_a_pool_that_is_not_known_yet_is_told(served: Served) -> None:
     answer = served.get("/containerLogs/ns/a/main")
     assert answer.status_code == 502
     assert "pool one has not been heard of" in answer.text
-    assert served.get("/exec/ns/a/main").status_code == 501
+    assert served.get("/exec/ns/a/main").status_code == 502
     assert served.get("/containerLogs/ns/a/main", "bob").status_code == 403
 
 
@@ -253,6 +257,106 @@ def test_what_is_not_possible_yet_is_501_and_says_what_to_do(served: Served, met
     assert (status["kind"], status["code"], status["reason"]) == ("Status", 501, "NotImplemented")
     assert word in status["message"]
     assert "pool one" in status["message"]
+
+
+SPDY = {
+    "Connection": "Upgrade",
+    "Upgrade": "SPDY/3.1",
+    "X-Stream-Protocol-Version": "v5.channel.k8s.io, v4.channel.k8s.io",
+}
+EXEC = "/exec/ns/a/main?command=ls&output=1"
+
+
+class Commands:
+    """The commands of pool ``one``; ``problem`` is raised instead of a session, if set."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.sessions: list[MemorySession] = []
+        self.problem: BridgeError | None = None
+        self.hang_ups: list[Any] = []
+        served.pools["one"].sessions = self.start
+
+    def start(self, pod: Any, options: CommandOptions) -> MemorySession:
+        if self.problem is not None:
+            raise self.problem
+        self.sessions.append(MemorySession())
+        return self.sessions[-1]
+
+    def run(self, path: str = EXEC, method: str = "POST", **changes: str) -> TestResponse:
+        headers = {"Authorization": "Bearer admin", **SPDY, **changes}
+        environ = {ON_HANG_UP: self.hang_ups.append, UPGRADE: lambda converse: None}
+        return self.served.client.open(path, method=method, headers=headers, environ_overrides=environ)
+
+
+def test_a_command_switches_the_protocol_and_its_session_ends_with_the_answer(served: Served) -> None:
+    commands = Commands(served)
+    for path in (EXEC, EXEC.replace("/main", "/uid-a/main")):
+        answer = commands.run(path)
+        assert (answer.status_code, answer.data) == (101, b"")
+        assert answer.headers["Upgrade"] == "SPDY/3.1"
+        assert answer.headers["X-Stream-Protocol-Version"] == "v4.channel.k8s.io"
+        session = commands.sessions[-1]
+        assert commands.hang_ups[-1] == session.close
+        answer.close()
+        assert session.closed
+
+
+def test_commands_have_shares(served: Served) -> None:
+    commands = Commands(served)
+    opened = [commands.run() for _ in range(LIMIT // 8)]
+    refused = commands.run()
+    assert (refused.status_code, refused.text) == (429, "32 sessions of this pod are open already: end one of them")
+    assert served.get("/containerLogs/ns/a/main").status_code == 200
+    opened[0].close()
+    assert commands.run().status_code == 101
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "changes", "status", "words"),
+    [
+        ("/exec/ns/zz/main?command=ls&output=1", "POST", {}, 404, 'pod "zz" does not exist'),
+        ("/exec/ns/a/old-uid/main?command=ls&output=1", "POST", {}, 404, "UID old-uid does not exist"),
+        ("/exec/ns/a/zz?command=ls&output=1", "POST", {}, 404, 'container "zz" not found in pod "a"'),
+        ("/exec/ns/a/side?command=ls&output=1", "POST", {}, 400, '"side" in pod "a" is not running: it has ended'),
+        ("/exec/ns/a/main?output=1", "POST", {}, 400, "a command is required"),
+        (EXEC, "GET", {}, 405, "POST"),
+        (EXEC, "GET", {"Upgrade": "websocket"}, 400, "v5.channel.k8s.io"),
+        (EXEC, "POST", {"X-Stream-Protocol-Version": "v3.channel.k8s.io"}, 403, "unable to negotiate"),
+    ],
+)
+def test_commands_that_are_refused(
+    served: Served, path: str, method: str, changes: dict[str, str], status: int, words: str
+) -> None:
+    commands = Commands(served)
+    served.pools["one"].runs("uid-a", "ns", "a", running("main"), terminated("side"))
+    before = REGISTRY.get_sample_value("podbridge_commands_total", {"result": "refused"}) or 0
+    answer = commands.run(path, method, **changes)
+    assert (answer.status_code, commands.sessions) == (status, [])
+    assert words in answer.text
+    if "/zz/main" not in path and "uid" not in path:
+        assert REGISTRY.get_sample_value("podbridge_commands_total", {"result": "refused"}) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "status"),
+    [
+        (SiteDownError("pool one does not answer"), 502),
+        (SiteRefusedError("the site allows no commands", reason="NotAllowed"), 400),
+    ],
+)
+def test_a_site_that_starts_no_command(served: Served, problem: BridgeError, status: int) -> None:
+    commands = Commands(served)
+    commands.problem = problem
+    for _ in range(LIMIT):  # a failure leaves no place taken
+        answer = commands.run()
+    assert (answer.status_code, answer.text) == (status, str(problem))
+
+
+def test_a_command_on_a_pool_that_has_not_been_heard_of(served: Served) -> None:
+    commands = Commands(served)
+    del served.pools["one"]
+    assert commands.run().status_code == 502
 
 
 def test_reading_does_not_give_the_right_to_write(served: Served) -> None:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,16 @@ from bridge.core.shares import Shares
 from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError
 from bridge.kube.kube_client import KubeClient
+from bridge.protocol.model.sessions import STDOUT, Exit, Output
 from bridge.serving.certificates import make_ca
+from cluster.polling import eventually
 from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
 from tests.fakes.client_certificate import client_files
 from tests.fakes.kube_api import FakeApi, Handler, Request
 from tests.fakes.log_pool import LogPool, running
+from tests.fakes.memory_session import MemorySession
 from tests.fakes.quick_stop import make_quick
+from tests.fakes.spdy_client import SpdyClient
 
 CA = make_ca(86400.0, now=time.time())
 POD = {
@@ -128,7 +134,7 @@ def test_interlink_2_5_a_follow_outlives_every_timeout_of_requests(
 def test_200_follows_at_once_and_a_plain_request_beside_them(
     served: Running, api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Shares, "enter", lambda *_: lambda: None)  # the server itself has room for 256, of any pods
+    monkeypatch.setattr(Shares, "enter", lambda *_: lambda: None)  # the server itself has room for 512, of any pods
     opened = [served.get(LOG) for _ in range(200)]
     assert {response.status for response in opened} == {200}
     assert len(served.kubelet._streams) == 200
@@ -143,6 +149,49 @@ def test_200_follows_at_once_and_a_plain_request_beside_them(
         response.close()
         response.connection.close()  # type: ignore[attr-defined]
     assert served.pool.wait_open(0)
+
+
+def test_a_command_over_tls(served: Running, caplog: pytest.LogCaptureFixture) -> None:
+    session = MemorySession()
+    served.pool.sessions = lambda pod, options: session
+    connection = served.connect()
+    forms = "v4.channel.k8s.io"
+    headers = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": forms}
+    path = "/exec/ns/a/main?command=cat&input=1&output=1"
+    with caplog.at_level(logging.INFO, "controllers.kubelet.command_sessions"):
+        connection.request("POST", path, headers={"Authorization": "Bearer bob", **headers})
+        assert connection.getresponse().status == 403
+        connection = served.connect()
+        connection.request("POST", path, headers={"Authorization": f"Bearer {ADMIN}", **headers})
+        with raw_answer(connection) as client:
+            error, stdin, stdout = (client.open(kind) for kind in ("error", "stdin", "stdout"))
+            client.send(stdin, b"abc", end=True)
+            eventually(lambda: session.input_ended)
+            session.news.put(Output(STDOUT, session.input * 100_000))
+            session.news.put(Exit(0))
+            assert client.status(error)["status"] == "Success"
+            assert client.content[stdout] == b"abc" * 100_000
+            assert len(served.kubelet._streams) == 1
+        eventually(lambda: len(served.kubelet._streams) == 0)
+    begin, end = (vars(record) for record in caplog.records)
+    assert begin["msg"] == "command started"
+    assert end["msg"] == "command ended"
+    told = str(end)
+    for words in ("ns/a", "main", "one", "admin", "'bytes_in': 3", "'bytes_out': 300000", "'end': '0'"):
+        assert words in told
+    assert "cat" not in told.replace("command_sessions", "")
+
+
+@contextmanager
+def raw_answer(connection: http.client.HTTPSConnection) -> Iterator[SpdyClient]:
+    """Read the headers of an answer 101; yield the client of what follows."""
+    sock = connection.sock
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += sock.recv(1)
+    assert head.startswith(b"HTTP/1.1 101 ")
+    yield SpdyClient(sock)
+    connection.close()
 
 
 def test_without_an_api_server_nobody_is_let_in(tmp_path: Path) -> None:

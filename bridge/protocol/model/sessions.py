@@ -1,0 +1,60 @@
+"""A session: a command that runs in a container of a running job, with its input and output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import Field
+
+from bridge.protocol.model.identifiers import Value
+
+STDIN, STDOUT, STDERR, EXIT, RESIZE = range(5)
+"""Channels of a session, with the numbers of Kubernetes where it has one."""
+
+
+class CommandOptions(Value):
+    """A command to run in a container, as ``kubectl exec`` requests it."""
+
+    container: str
+    command: list[str] = Field(min_length=1)
+    stdin: bool = False
+    tty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of the command's output. ``channel`` is :data:`STDOUT`, also of a terminal, or :data:`STDERR`."""
+
+    channel: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of the command: its exit code, or 128 and the number of the signal that killed it."""
+
+    code: int
+
+
+class Session(Protocol):
+    """A running command. One thread receives, one sends; any may close it. Methods may raise SiteError."""
+
+    def receive(self) -> Output | Exit:
+        """Wait for the next piece of output, or the end; nothing follows it.
+
+        Raises SiteUnknownOutcomeError if the site is silent or a part was lost, and SiteRefusedError if the site has
+        ended the session. Also ends with an error soon after :meth:`close`.
+        """
+
+    def send(self, data: bytes) -> None:
+        """Send to the command's standard input; wait while the site does not accept more. Ignored after the end."""
+
+    def end_input(self) -> None:
+        """End the command's standard input. Ignored after the end."""
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Set the size of the command's terminal."""
+
+    def close(self) -> None:
+        """End the session, and the command at the site. Idempotent."""

@@ -1,0 +1,81 @@
+"""The request to run a command in a container, validated as in a kubelet: the pure part of ``/exec``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qs
+
+from werkzeug.datastructures import Headers
+
+from bridge.protocol.model.sessions import CommandOptions
+from bridge.serving.http_error import AnswerError
+
+PROTOCOL_HEADER = "X-Stream-Protocol-Version"
+PROTOCOL = "v4.channel.k8s.io"
+"""The newest form of a command's streams over SPDY, and that of the kubelet since Kubernetes 1.4: the exit code is in a
+Status. ``v5`` differs only in WebSockets."""
+SPDY = "SPDY/3.1"
+ERROR, STDIN, STDOUT, STDERR, RESIZE = "error", "stdin", "stdout", "stderr", "resize"
+_PARAMETERS = {STDIN: "input", STDOUT: "output", STDERR: "error"}
+"""The kubelet's names of the query parameters; the API server's names are those of the streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRequest:
+    """A command, and the types of the streams that the client opens for it."""
+
+    options: CommandOptions
+    streams: frozenset[str]
+
+
+def command_request(query: bytes, container: str) -> CommandRequest:
+    """Parse the query of a request. Raises :class:`AnswerError` 400 for a command that cannot run."""
+    try:
+        values = parse_qs(query.decode("ascii"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError as error:
+        raise AnswerError(400, "the query is not valid UTF-8") from error
+    command = values.get("command", [])
+    if not command:
+        raise AnswerError(400, "a command is required")
+    if any("\0" in argument for argument in command):
+        raise AnswerError(400, "an argument of the command has a null byte")
+    tty = _flag(values, "tty")
+    streams = {name for name, parameter in _PARAMETERS.items() if _flag(values, parameter) or _flag(values, name)}
+    if tty:
+        streams.discard(STDERR)
+    if not streams:
+        raise AnswerError(400, "you must specify at least 1 of stdin, stdout, stderr")
+    stdin = STDIN in streams
+    streams |= {ERROR, RESIZE} if tty else {ERROR}
+    options = CommandOptions(container=container, command=command, stdin=stdin, tty=tty)
+    return CommandRequest(options, frozenset(streams))
+
+
+def require_spdy(method: str, headers: Headers) -> None:
+    """Raise :class:`AnswerError` unless the client asks for SPDY and a form of its streams that this server knows.
+
+    A GET is refused, as it needs only the permission to read: the API server sends POST.
+    """
+    offered = [name.strip() for name in headers.get(PROTOCOL_HEADER, "").split(",")]
+    upgrade = headers.get("Upgrade", "")
+    if upgrade.lower() == "websocket":
+        raise AnswerError(
+            400,
+            "a WebSocket to a virtual node is not possible: a client of the API server must offer v5.channel.k8s.io, "
+            f"which the API server translates to {SPDY}",
+        )
+    if method != "POST":
+        raise AnswerError(405, "commands need POST")
+    if "upgrade" not in headers.get("Connection", "").lower() or SPDY.lower() not in upgrade.lower():
+        raise AnswerError(400, f"the request must upgrade its connection to {SPDY}")
+    if PROTOCOL not in offered:
+        raise AnswerError(
+            403,
+            f"unable to upgrade: unable to negotiate protocol: client supports {', '.join(offered) or 'none'}, "
+            f"server accepts {PROTOCOL}",
+        )
+
+
+def _flag(values: Mapping[str, Sequence[str]], name: str) -> bool:
+    return values.get(name, ("",))[0] in ("1", "true")
