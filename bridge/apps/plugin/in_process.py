@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from bridge.core.threads import Supervisor
-from bridge.errors import SiteError
+from bridge.errors import SiteError, SiteRefusedError
 from bridge.pools.registry import PoolSource
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.model.sessions import CommandOptions, Session
 from bridge.protocol.nats.messages import Event, Published
 from bridge.protocol.nats.request_client import refused
 from bridge.protocol.nats.request_server import refusal
@@ -41,6 +42,10 @@ class InProcessClient:
     def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
         """Return the pieces of a log; raises before the first one if there is no log."""
         return _Log(lambda wait: translate_site_errors(lambda: self._handlers.log(self._owner, job, options, wait)))
+
+    def open_session(self, job: str, options: CommandOptions) -> Session:
+        """Refuse: interLink's API has no commands in containers."""
+        raise SiteRefusedError("interLink's API runs no commands in containers", reason="ExecNotSupported")
 
 
 class _Log:

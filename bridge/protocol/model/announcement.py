@@ -34,3 +34,4 @@ class Announcement(Value):
     gangs: bool = Field(False, description="Whether the batch system runs a group of pods as one job.")
     heterogeneous_gangs: bool = Field(False, description="Whether the pods of a group may request different resources.")
     gang_grants: bool = Field(False, description="Whether the job of a group can wait for its grant.")
+    commands: bool = Field(False, description="Whether commands run in the containers of running jobs.")

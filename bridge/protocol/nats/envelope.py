@@ -9,7 +9,17 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from bridge.errors import SiteError
-from bridge.protocol.nats.messages import VERSION, Announce, BuildConfigMessage, Event, LogAck, LogChunk, Message, Reply
+from bridge.protocol.nats.messages import (
+    VERSION,
+    Announce,
+    BuildConfigMessage,
+    Event,
+    LogAck,
+    LogChunk,
+    Message,
+    Reply,
+    StreamHead,
+)
 
 M = TypeVar("M", bound=Message)
 
@@ -23,10 +33,11 @@ LIMITS: dict[type[Message], int] = {
     Event: 2**19,
     LogAck: 2**12,
     LogChunk: 2**16,
+    StreamHead: 2**16,
     Reply: 32 * 2**20,
 }
 """Lower limits for messages to the hub. ``Event``: a snapshot makes up for a larger one. ``Reply``: a page of 500 jobs
-with 64 KiB each; the site shortens a larger page. ``LogChunk``: the line before the bytes of the log."""
+with 64 KiB each; the site shortens a larger page. ``LogChunk``, ``StreamHead``: the line before the data."""
 _LEVEL = 1
 # first byte of zlib data with the usual window of 32 KiB (RFC 1950)
 _ZLIB = 0x78
@@ -105,12 +116,12 @@ def explain(error: ValidationError) -> str:
     return "; ".join(descriptions) + ("; ..." if len(problems) > _PROBLEMS else "")
 
 
-def pack_chunk(head: LogChunk, data: bytes) -> bytes:
-    """Return a chunk of a log as bytes: one line of JSON, then the bytes of the log."""
+def pack_chunk(head: Message, data: bytes) -> bytes:
+    """Return a chunk as bytes: its head as one line of JSON, then the data."""
     return head.model_dump_json().encode() + b"\n" + data
 
 
-def parse_chunk(data: bytes) -> tuple[LogChunk, bytes]:
-    """Parse a chunk of a log."""
+def parse_chunk(kind: type[M], data: bytes) -> tuple[M, bytes]:
+    """Parse a chunk with a head of one kind."""
     line, _, content = data.partition(b"\n")
-    return parse(LogChunk, line), content
+    return parse(kind, line), content

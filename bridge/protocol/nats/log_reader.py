@@ -112,7 +112,7 @@ class LogReader:
         if self._is_closed or self._has_failed:
             return
         try:
-            head, piece = parse_chunk(data)
+            head, piece = parse_chunk(LogChunk, data)
         except SiteError as error:
             self._break(error)
             return

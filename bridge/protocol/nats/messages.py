@@ -17,12 +17,14 @@ from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.identifiers import Owner, PoolName, Ticket, Uid
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import JobParameters, JobSubmission, LogOptions, VolumeFile
+from bridge.protocol.model.sessions import CommandOptions
 
 VERSION = 1
 UNKNOWN_LIBRARY = "UnknownLibrary"
 """Reason of a site that has no library with the digest of a :class:`ScriptWithoutLibrary`."""
 WRONG_FOLDER = "WrongFolder"
 """Reason of a submitter with another folder than the request names. It has not carried out the request."""
+StreamId = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z]{8,64}$")]
 
 
 class Message(BaseModel):
@@ -153,7 +155,7 @@ class SnapshotPage(Message):
 class Logs(LogOptions, Message):
     """Body of ``logs``. The site publishes the chunks on ``<p>.<pool>.stream.<owner>.<stream>``."""
 
-    stream: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z]{8,64}$")]
+    stream: StreamId
 
     @classmethod
     def of(cls, options: LogOptions, stream: str) -> Logs:
@@ -176,6 +178,34 @@ class LogAck(Message):
     """Published by the reader on ``<p>.<pool>.ack.<owner>.<stream>``: the last chunk read, or a request to stop."""
 
     number: int = 0
+    stop: bool = False
+
+
+class Exec(CommandOptions, Message):
+    """Body of ``exec``. Both ends of the stream publish chunks: see :mod:`bridge.protocol.nats.two_way`."""
+
+    stream: StreamId
+
+    @classmethod
+    def of(cls, options: CommandOptions, stream: str) -> Exec:
+        """Return the message for these options."""
+        return cls(**{**dict(options), "stream": stream})
+
+
+class StreamHead(Message):
+    """Head of a chunk of a two-way stream: one line of JSON, followed by the data. Number 0: there is no data.
+
+    ``seen``, ``taken``: the last chunk of the other direction that has arrived, and that its consumer has taken.
+    ``end``: nothing follows on the channel. ``error``: why the site ends the session. ``stop``: the sender has ended
+    the stream.
+    """
+
+    number: int = 0
+    seen: int = 0
+    taken: int = 0
+    channel: int = 0
+    end: bool = False
+    error: str = ""
     stop: bool = False
 
 

@@ -114,7 +114,7 @@ def hub_permissions(prefix: str, bucket: str = "", owner: str = ANY) -> Permissi
     store = BucketSubjects(bucket).publish() if bucket else []
     inbox = f"{INBOX}.>" if owner == ANY else f"{INBOX}.{owner}.>"
     return Permissions(
-        [*all_pools.requests().values(), all_pools.acks, *store],
+        [*all_pools.requests().values(), all_pools.acks, all_pools.inputs, *store],
         [*all_pools.published().values(), all_pools.streams, inbox],
     )
 
@@ -128,7 +128,7 @@ def site_permissions(prefix: str, pool: str) -> Permissions:
     request_patterns = [f"{pattern} {pool}" for pattern in subjects.requests().values()]
     return Permissions(
         [*subjects.published().values(), subjects.streams],
-        [*request_patterns, subjects.acks],
+        [*request_patterns, subjects.acks, subjects.inputs],
         answers=True,
     )
 

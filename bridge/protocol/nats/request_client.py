@@ -10,12 +10,15 @@ from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.errors import SiteRefusedError, SiteUnknownOutcomeError
 from bridge.protocol.model.jobs import LONGEST_MESSAGE
 from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.model.sessions import CommandOptions
 from bridge.protocol.nats import messages
 from bridge.protocol.nats.envelope import GarbledError, pack, parse, parse_body
 from bridge.protocol.nats.log_reader import LogReader
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.request_table import LOGS, A, B, RequestKind
+from bridge.protocol.nats.request_table import EXEC, LOGS, A, B, RequestKind
+from bridge.protocol.nats.session_client import NatsSession
 from bridge.protocol.nats.subjects import Subjects
+from bridge.protocol.nats.two_way import TwoWays
 
 TRIES = 6
 """Attempts while submitters with another folder refuse a request: the NATS server selects a submitter at random."""
@@ -40,6 +43,7 @@ class PoolClient:
     ) -> None:
         self._link, self._pool, self._owner, self._clock, self._folder = link, pool, owner, clock, folder
         self._subjects = Subjects(prefix, pool, owner)
+        self._streams = TwoWays(link)
 
     def call(self, kind: RequestKind[B, A], job: str, body: B, timeout: float | None = None) -> A:
         """Send a request, and return the answer. ``job``: the pod's UID; empty for a request that is not of a job."""
@@ -65,6 +69,17 @@ class PoolClient:
             reader.close()
             raise
         return reader
+
+    def open_session(self, job: str, options: CommandOptions) -> NatsSession:
+        """Run a command in a container. The caller must close the session."""
+        name = secrets.token_hex(16)
+        session = NatsSession(self._link, self._subjects, name, self._clock, self._streams)
+        try:
+            self.call(EXEC, job, messages.Exec.of(options, name))
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def _send(self, subject: str, job: str, body: messages.Message, timeout: float) -> dict[str, object]:
         # read once: the hub may choose another folder while it waits for the answer

@@ -16,7 +16,8 @@ from bridge.protocol.nats.envelope import LIMITS, GarbledError, pack, parse, par
 from bridge.protocol.nats.log_streams import StreamClosed, Streams, Write
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_session import Respond, TracedRespond
-from bridge.protocol.nats.request_table import LOGS, REQUESTS, A, B, RequestKind
+from bridge.protocol.nats.request_table import EXEC, LOGS, REQUESTS, A, B, RequestKind
+from bridge.protocol.nats.session_server import Run, Sessions
 from bridge.protocol.nats.subjects import ANY, Subjects, last_token, owner_of
 from bridge.telemetry import tracing
 
@@ -46,6 +47,9 @@ class SubmitterHandlers(Protocol):
         before the first ``write`` becomes the error of the answer, a later one that of the last chunk.
         """
 
+    def exec(self, owner: str, job: str, command: messages.Exec) -> Run:
+        """Return the function that runs the command with a stream, on a thread of its own."""
+
 
 class Server:
     """Answers the requests to one pool. If a pool has several submitters, one of them answers each request.
@@ -67,12 +71,14 @@ class Server:
         subjects = Subjects(prefix, pool, ANY)
         self._streams = Streams(link, subjects, clock)
         patterns = subjects.requests()
+        self._sessions = Sessions(link, subjects, clock)
         for kind in REQUESTS.values():
             handle = self._logs if kind is LOGS else self._handler(kind)
             link.subscribe(patterns[kind.name], handle, queue=pool, threads=kind.threads)
 
     def _handler(self, kind: RequestKind[B, A]) -> Callable[[str, bytes, Respond | None], None]:
-        carry_out = kind.handler_of(self._handlers)
+        carry_out: Callable[[str, str, B], messages.Message]
+        carry_out = self._exec if kind is EXEC else kind.handler_of(self._handlers)  # type: ignore[assignment]
 
         def handle(subject: str, data: bytes, respond: Respond | None) -> None:
             if respond is None:
@@ -104,6 +110,10 @@ class Server:
             )
         except Exception as error:
             answer(error)
+
+    def _exec(self, owner: str, job: str, command: messages.Exec) -> messages.Empty:
+        self._sessions.start(owner, job, command.stream, self._handlers.exec(owner, job, command))
+        return messages.EMPTY
 
     def _request(self, kind: RequestKind[B, A], subject: str, data: bytes) -> tuple[messages.Request, B]:
         """Parse a request and its body; raise unless pool, folder, owner and job are correct and it is not late."""

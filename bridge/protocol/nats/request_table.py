@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.model.sessions import CommandOptions, Session
 from bridge.protocol.nats import messages
 from bridge.protocol.nats.messages import Empty, Message, Status
 
@@ -84,6 +85,7 @@ FILES = RequestKind("files", messages.Files, Empty, threads=2)
 GRANT = RequestKind("grant", messages.Grant, Status)
 SNAPSHOT = RequestKind("snapshot", messages.Snapshot, messages.SnapshotPage, timeout=30.0, threads=1, of_job=False)
 DESCRIBE = RequestKind("describe", Empty, messages.Description, threads=1, of_job=False)
+EXEC = RequestKind("exec", messages.Exec, Empty, timeout=30.0)
 REQUESTS: dict[str, RequestKind[Any, Any]] = {
     kind.name: kind for kind in list(globals().values()) if isinstance(kind, RequestKind)
 }
@@ -97,3 +99,6 @@ class SubmitterClient(Protocol):
 
     def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
         """Request a log; return its pieces."""
+
+    def open_session(self, job: str, options: CommandOptions) -> Session:
+        """Run a command in a container; return its session."""

@@ -70,12 +70,16 @@ class Subjects:
         return ".".join((self._base, kind.name, self.owner, *map(encode, parts)))
 
     def stream(self, stream: str) -> str:
-        """Return the subject of the chunks of one log."""
+        """Return the subject of what a site sends of one log or session."""
         return f"{self._base}.stream.{self.owner}.{encode(stream)}"
 
     def ack(self, stream: str) -> str:
         """Return the subject of the reader's acknowledgements."""
         return f"{self._base}.ack.{self.owner}.{encode(stream)}"
+
+    def input(self, stream: str) -> str:
+        """Return the subject of what the hub sends of one session."""
+        return f"{self._base}.input.{self.owner}.{encode(stream)}"
 
     def requests(self) -> dict[str, str]:
         """Return the pattern of subjects for each kind of request."""
@@ -85,13 +89,18 @@ class Subjects:
 
     @property
     def streams(self) -> str:
-        """Pattern of the chunks of all logs."""
+        """Pattern of the chunks of all logs and sessions."""
         return f"{self._base}.stream.{self.owner}.*"
 
     @property
     def acks(self) -> str:
         """Pattern of all acknowledgements."""
         return f"{self._base}.ack.{self.owner}.*"
+
+    @property
+    def inputs(self) -> str:
+        """Pattern of what hubs send of all sessions."""
+        return f"{self._base}.input.{self.owner}.*"
 
 
 def pool_of(prefix: str, subject: str) -> str:

@@ -32,7 +32,7 @@ def test_garbage_is_nothing_but_garbled(data: bytes) -> None:
             with contextlib.suppress(GarbledError):
                 parse(kind, raw)
         with contextlib.suppress(GarbledError):
-            parse_chunk(raw)
+            parse_chunk(LogChunk, raw)
 
 
 @given(JSON)
@@ -106,7 +106,7 @@ def test_unknown_keys_are_ignored() -> None:
 @given(st.binary(max_size=500), st.integers(0, 10**6), st.booleans(), st.text(alphabet='ab\n\r"\\é', max_size=20))
 def test_chunks_come_back(data: bytes, number: int, end: bool, error: str) -> None:
     head = LogChunk(number=number, end=end, error=error)
-    assert parse_chunk(pack_chunk(head, data)) == (head, data)
+    assert parse_chunk(LogChunk, pack_chunk(head, data)) == (head, data)
 
 
 @pytest.mark.parametrize(

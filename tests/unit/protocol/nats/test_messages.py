@@ -35,6 +35,7 @@ LATER = {
     "gangs": False,
     "gang_grants": False,
     "heterogeneous_gangs": False,
+    "commands": False,
     "gang": "",
 }
 """Keys that later versions have added, with the value that means what a message without them means."""

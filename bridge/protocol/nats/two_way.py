@@ -1,0 +1,192 @@
+"""A two-way stream between hub and site: numbered chunks in both directions, for sessions.
+
+Each end numbers its chunks from 1. At most :data:`WINDOW` chunks of :data:`CHUNK` bytes wait for the consumer at the
+other end, so a slow consumer slows its own stream alone. An end keeps each chunk until the other end has received it,
+and sends it again after a while: NATS loses messages of a connection that breaks. A chunk with the number 0 has no
+data; it tells what was received and taken, and keeps the stream alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from bridge.clock import Clock
+from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.protocol.nats.envelope import pack_chunk, parse_chunk
+from bridge.protocol.nats.messages import StreamHead
+from bridge.protocol.nats.nats_link import Link
+
+CHUNK = 16 * 1024
+WINDOW = 4
+"""Chunks that the other end has not taken, at most: 64 kB of memory for each direction of a stream."""
+GIVE_UP = 30.0
+"""Seconds without a chunk after which a stream ends with an error."""
+KEEP_ALIVE = 5.0
+SEND_AGAIN = 1.0
+"""Seconds after which a chunk is sent again that the other end has not received."""
+PERIOD = 0.5
+
+
+class StreamClosedError(Exception):
+    """One of the ends has ended the stream."""
+
+
+class TwoWay:
+    """One end of a stream. Any thread may use any method.
+
+    ``subject``: of the chunks to the other end. ``silence``: see :data:`GIVE_UP`.
+    """
+
+    def __init__(self, link: Link, subject: str, clock: Clock, *, silence: float = GIVE_UP) -> None:
+        self._link, self._subject, self._clock, self._silence = link, subject, clock, silence
+        self._changed = threading.Condition()
+        self._number = self._seen_there = self._taken_there = 0
+        self._seen = self._taken = self._taken_told = 0
+        self._kept: deque[tuple[StreamHead, bytes]] = deque()
+        self._arrived: deque[tuple[StreamHead, bytes]] = deque()
+        self._error: SiteError | None = None
+        self._is_closed = False
+        self._heard_at = self._sent_at = clock.monotonic()
+
+    def send(self, channel: int, data: bytes = b"", *, end: bool = False, error: str = "") -> None:
+        """Send data of a channel; wait while the window is full.
+
+        ``end``: nothing follows on the channel. ``error``: why the other end must end the stream.
+        Raises :class:`StreamClosedError` if the stream is over.
+        """
+        for start in range(0, max(1, len(data)), CHUNK):
+            piece, is_last = data[start : start + CHUNK], start + CHUNK >= len(data)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_over or self._number - self._taken_there < WINDOW)
+                if self._is_over:
+                    raise StreamClosedError
+                self._number += 1
+                head = StreamHead(
+                    number=self._number,
+                    channel=channel,
+                    end=end and is_last,
+                    error=error,
+                )
+                self._kept.append((head, piece))
+                self._publish(head, piece)
+
+    def receive(self) -> tuple[StreamHead, bytes]:
+        """Wait for the next chunk. Raises SiteError if the stream has failed, StreamClosedError if it was closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or bool(self._arrived))
+            if not self._arrived:
+                raise self._error or StreamClosedError
+            head, data = self._arrived.popleft()
+            self._taken = head.number
+            if not self._arrived or self._taken - self._taken_told >= WINDOW // 2:
+                self._tell()
+            return head, data
+
+    def wait_until_received(self) -> None:
+        """Wait until the other end has received all chunks, or the stream is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or not self._kept)
+
+    def deliver(self, raw: bytes) -> None:
+        """Accept a chunk of the other end, on the loop."""
+        with self._changed:
+            if self._is_over:
+                return
+            try:
+                head, data = parse_chunk(StreamHead, raw)
+            except SiteError as error:
+                self._fail(error)
+                return
+            self._heard_at = self._clock.monotonic()
+            self._seen_there = max(self._seen_there, min(head.seen, self._number))
+            self._taken_there = max(self._taken_there, min(head.taken, self._number))
+            while self._kept and self._kept[0][0].number <= self._seen_there:
+                self._kept.popleft()
+            if head.stop:
+                self._is_closed = True
+            elif head.number == self._seen + 1:
+                if len(data) > CHUNK or len(self._arrived) >= WINDOW:
+                    self._fail(SiteRefusedError("the other end of the stream ignores its window", reason="BadStream"))
+                    return
+                self._seen += 1
+                self._arrived.append((head, data))
+            elif head.number:  # again, or one before it was lost
+                self._tell()
+            self._changed.notify_all()
+
+    def tick(self) -> None:
+        """Send again, keep alive, or give up, as it is due. Called every :data:`PERIOD` seconds."""
+        now = self._clock.monotonic()
+        with self._changed:
+            if self._is_over:
+                return
+            if now - self._heard_at > self._silence:
+                silence = f"the other end of the stream has sent nothing for {self._silence:g} s"
+                self._fail(SiteUnknownOutcomeError(silence))
+            elif self._kept and now - self._sent_at >= SEND_AGAIN:
+                for head, data in self._kept:
+                    self._publish(head, data)
+            elif now - self._sent_at >= KEEP_ALIVE:
+                self._tell()
+
+    def close(self) -> None:
+        """End the stream at both ends. What has arrived can still be received. Idempotent."""
+        with self._changed:
+            if not self._is_over:
+                self._tell(stop=True)
+            self._is_closed = True
+            self._changed.notify_all()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_closed or self._error is not None
+
+    def _fail(self, error: SiteError) -> None:
+        self._tell(stop=True)
+        self._error = error
+        self._changed.notify_all()
+
+    def _tell(self, *, stop: bool = False) -> None:
+        self._publish(StreamHead(stop=stop), b"")
+
+    def _publish(self, head: StreamHead, data: bytes) -> None:
+        self._sent_at, self._taken_told = self._clock.monotonic(), self._taken
+        head = head.model_copy(update={"seen": self._seen, "taken": self._taken})
+        with contextlib.suppress(SiteError):  # sent again on the next connection
+            self._link.publish(self._subject, pack_chunk(head, data))
+
+
+class TwoWays:
+    """The streams of one process to one pool, by any key."""
+
+    def __init__(self, link: Link) -> None:
+        self._lock = threading.Lock()
+        self._streams: dict[tuple[str, str], TwoWay] = {}
+        link.every(PERIOD, self._tick)
+
+    def add(self, key: tuple[str, str], stream: TwoWay) -> Callable[[], None]:
+        """Add a stream; return the function that removes it. Raises SiteRefusedError if the key is in use."""
+        with self._lock:
+            if key in self._streams:
+                raise SiteRefusedError(f"stream {key[1]}: in use", reason="StreamInUse")
+            self._streams[key] = stream
+
+        def remove() -> None:
+            with self._lock:
+                self._streams.pop(key, None)
+
+        return remove
+
+    def deliver(self, key: tuple[str, str], raw: bytes) -> None:
+        """Pass a chunk to its stream; without one, drop it."""
+        if (stream := self._streams.get(key)) is not None:
+            stream.deliver(raw)
+
+    def _tick(self) -> None:
+        with self._lock:
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.tick()
