@@ -22,7 +22,7 @@ _HEAD = """\
 umask 077
 case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
 JOB=$PWD
-if [[ ${1-} != inside && ${1-} != leftovers ]]; then
+if [[ ${1-} != inside && ${1-} != leftovers && ${1-} != session ]]; then
     if ! mkdir started 2>/dev/null; then
         [[ -d started ]]
         exit
@@ -35,6 +35,9 @@ if [[ ${1-} != inside && ${1-} != leftovers ]]; then
 fi
 LOCALE=${LC_ALL-}
 """
+# the output of a session is that of its command
+_QUIET = "if [[ ${1-} == session ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi\n"
+_AS_BEFORE = "if [[ ${1-} == session ]]; then exec >&3 2>&4 3>&- 4>&-; fi\n"
 _TAIL = """\
 LC_ALL=C
 case ${1-} in
@@ -43,6 +46,10 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
+session)
+    shift
+    session "$@"
+    ;;
 *) main ;;
 esac
 """
@@ -55,7 +62,7 @@ def script(plan: Plan) -> str:
     if plan.config.header:
         # only once: the script calls itself in namespaces, where the exports of the header exist already
         header = plan.config.header.rstrip()
-        parts.append(f"if [[ ${{1-}} != inside ]]; then\n:\n{header}\nset +Cefu +o pipefail\nfi\n")
+        parts.append(f"{_QUIET}if [[ ${{1-}} != inside ]]; then\n:\n{header}\nset +Cefu +o pipefail\nfi\n{_AS_BEFORE}")
     parts.append(library.text(runtime.library))
     parts.extend(f"{line}\n" for line in _data(plan))
     parts.extend(f"{line}\n" for line in runtime.options(plan))

@@ -29,6 +29,7 @@ from bridge.site.config.site_config import Resources, SiteConfig
 from bridge.site.cpus import all_given
 from bridge.site.gangs.gathering import runs_groups
 from bridge.site.jobs.site_folder import Folder
+from bridge.site.sessions.container_sessions import runs_commands
 from bridge.site.submitter import ANNOUNCE, BUILDCONFIG
 from bridge.site.watcher import Watcher
 from bridge.workload import quantity
@@ -159,6 +160,7 @@ class Announcer:
             gangs=gangs,
             gang_grants=gangs,
             heterogeneous_gangs=gangs and self._batch.heterogeneous and not self._heterogeneous_problem,
+            commands=runs_commands(self._batch, config),
         )
 
     def _job_user(self, config: SiteConfig) -> JobUser | None:

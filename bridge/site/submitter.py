@@ -22,6 +22,7 @@ from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats import messages
 from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, FILES, GRANT, SNAPSHOT, STATUS, SUBMIT
+from bridge.protocol.nats.two_way import TwoWay
 from bridge.site.arrays.array_submission import ArraySubmission, runs_arrays
 from bridge.site.batch.batch_interface import BatchSystem
 from bridge.site.batch_list import BatchList
@@ -35,6 +36,7 @@ from bridge.site.jobs.job_record import Cancellation, JobRecord, Meta
 from bridge.site.jobs.ownership import adopted, not_owned
 from bridge.site.jobs.site_folder import Folder
 from bridge.site.logs.log_reader import read_log
+from bridge.site.sessions import container_sessions
 from bridge.site.watcher import SEQUENCE, Watcher
 from bridge.telemetry import tracing
 
@@ -325,6 +327,12 @@ class Submitter:
             job_folder.raise_if_unreadable()
             raise SiteRefusedError(f"no job {job_folder.uid} here", reason="NotFound")
         return record
+
+    def exec(self, owner: str, job: str, body: messages.Exec) -> Callable[[TwoWay], None]:
+        """Return the function that runs a command in a container of a running job."""
+        job_folder = self._folder.job(job)
+        record = self._existing(job_folder, owner)
+        return container_sessions.open_session(job_folder, record, body, self._batch, self._config())
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log in pieces: see :func:`bridge.site.logs.log_reader.read_log`."""

@@ -331,3 +331,40 @@ leftovers() {
     drop_secrets
     return 0
 }
+
+# session NAME tty|'' FILE WORD...: what job.sh does for kubectl exec, on the machine of the container, while it runs. FILE,
+# if any, gets the exit code.
+session() {
+    local i name=$1 file=$3 pid='' began boot
+    [[ ! $2 ]] || TTY=1
+    shift 3
+    for i in "${!NAME[@]}"; do
+        [[ ${NAME[i]} != "$name" ]] || break
+    done
+    { read -r pid began boot <"run/$name.pid"; } 2>/dev/null
+    read -r BOOT </proc/sys/kernel/random/boot_id
+    started_at "${pid:-none}"
+    if [[ ! $RESULT || $RESULT != "$began" || $boot != "$BOOT" ]]; then
+        printf 'container %s does not run on this machine\n' "$name" >&2
+        exit 126
+    fi
+    PID[i]=$pid
+    if ! runtime_check >/dev/null; then
+        printf 'the container runtime is not usable here: %s\n' "$PROBLEM" >&2
+        exit 126
+    fi
+    find_address
+    [[ ! $TTY ]] || export TERM=xterm
+    umask 022
+    if [[ ! $file ]]; then
+        runtime_session "$i" "$@"
+        exit
+    fi
+    trap ':' INT QUIT
+    (
+        trap - INT QUIT
+        runtime_session "$i" "$@"
+    )
+    printf '%s\n' "$?" >"$file"
+    exit 0
+}

@@ -33,12 +33,42 @@ own_user() {
     fi
 }
 
+# runtime_session I WORD...: a command of kubectl exec; TTY is set if its input and output are a terminal.
+runtime_session() { runtime_exec "$@"; }
 runtime_pid() { RESULT=${PID[$1]}; }
 runtime_own() { :; }
 runtime_code() { RESULT=$2; }
 runtime_oom() { cgroup_oom; }
 runtime_remove() { rm -rf -- "$1"; }
 runtime_end() { :; }
+
+# join PID WORD...: replace this process by a command in the namespaces of a process, with its variables and directory.
+join() {
+    local pid=$1 kind words=(nsenter --target "$1") setter=()
+    local -A option=([user]=user [mnt]=mount [pid]=pid [ipc]=ipc [uts]=uts [net]=net)
+    for kind in "${!option[@]}"; do
+        [[ /proc/$pid/ns/$kind -ef /proc/self/ns/$kind ]] || words+=("--${option[$kind]}")
+    done
+    [[ " ${words[*]} " != *' --user '* ]] || words+=(--preserve-credentials)
+    if grep -q '^NoNewPrivs:[[:space:]]*1' "/proc/$pid/status" 2>/dev/null; then
+        setter=(setpriv --no-new-privs --)
+    fi
+    if find_setter; then
+        setter+=("${SETTER[@]}" "/proc/$pid/environ" '^TERM$')
+    else
+        take_variables "$pid" # those that a shell can assign
+    fi
+    exec "${setter[@]}" "$(type -P nsenter)" "${words[@]:1}" --wd -- "${@:2}"
+}
+
+# take_variables PID: export the variables of a process.
+take_variables() {
+    local name pair
+    while IFS= read -r -d '' pair; do
+        name=${pair%%=*}
+        is_foreign "$name" || is_special "$name" || export "$name=${pair#*=}"
+    done <"/proc/$1/environ"
+} 2>/dev/null
 
 # read_only_mount PLACE: keeps the flags of the mount; a user namespace can't remove those that were set outside it.
 read_only_mount() {

@@ -119,8 +119,33 @@ runtime_start() {
     launch "$i" start
 }
 
-# A command for a running container runs in a second container with the same image, volumes, /tmp and variables.
+# is_in_container I: sets RESULT to a process of the container whose namespaces this user can join: not those that a
+# set-user-id program has made.
+is_in_container() {
+    family "${PID[$1]}"
+    runtime_own "$1"
+    for RESULT in "${FAMILY[@]}"; do
+        # a program that mounts for apptainer has the machine's root
+        if [[ ! /proc/$RESULT/root/. -ef /. ]]; then
+            ((UID == 0)) || [[ ! /proc/$RESULT/ns/user -ef /proc/self/ns/user ]]
+            return
+        fi
+    done
+    return 1
+}
+
+runtime_session() {
+    if ! is_in_container "$1"; then
+        printf '%s\n' "this machine's $RUNTIME is installed with set-user-id rights: its containers can't be entered" >&2
+        exit 126
+    fi
+    join "$RESULT" "${@:2}"
+}
+
+# Where it cannot be joined, a command for a running container runs in a second container with the same image, volumes, /tmp
+# and variables.
 runtime_exec() {
+    ! is_in_container "$1" || join "$RESULT" "${@:2}"
     image_of "$1" || return
     [[ -e run/${NAME[$1]}.sif ]] && IMAGE=$PWD/run/${NAME[$1]}.sif
     mounts_of "$1" && link_mounts || return

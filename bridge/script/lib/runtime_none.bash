@@ -30,6 +30,12 @@ runtime_exec() {
     into "$1" exec "${@:2}"
 }
 
+# The variables of the container, also those that it has from the batch system.
+runtime_session() {
+    take_variables "${PID[$1]}"
+    runtime_exec "$@"
+}
+
 into() {
     local how=$2
     export PODBRIDGE_ADDRESS=$ADDRESS OWN_UID=$UID OWN_GID=${GROUPS[0]} USER_GIVEN=${RUN_AS[$1]}

@@ -226,6 +226,11 @@ runtime_exec() {
     exec "$RUNTIME" exec "$RESULT" "${@:2}"
 }
 
+runtime_session() {
+    container_name "$1"
+    exec "$RUNTIME" exec --interactive ${TTY:+--tty} "$RESULT" "${@:2}"
+}
+
 runtime_signal() {
     container_name "$1"
     if [[ $2 == KILL ]]; then

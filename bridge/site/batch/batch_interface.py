@@ -95,6 +95,16 @@ class GangStarter:
 
 
 @dataclass(frozen=True, slots=True)
+class Entrance:
+    """How a program starts on the machine of a running job: the words before its own, and its environment."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    reports_failures: bool = False
+    """Whether the words print an error of their own if the program has another exit code than 0."""
+
+
+@dataclass(frozen=True, slots=True)
 class BatchJob:
     """A job as the batch system reports it. Times are seconds since 1970.
 
@@ -167,6 +177,8 @@ class BatchSystem(ABC):
     """Whether the pods of such a job may request different resources: ``others`` of a request."""
     arrays: ClassVar[bool] = False
     """Whether it runs equal pods as one array: :meth:`most_in_array`, :meth:`submit_array` and :meth:`find_array`."""
+    enters: ClassVar[bool] = False
+    """Whether a program can start on the machine of a running job: :meth:`entrance`."""
     mpi_ways: ClassVar[tuple[str, ...]] = ("none",)
     """How the processes of a group can form one MPI job, of :data:`bridge.names.MPI_WAYS`."""
 
@@ -238,6 +250,13 @@ class BatchSystem(ABC):
 
     def find_array(self, array: str) -> Mapping[str, str]:
         """Search by name for the jobs of an array and return their ids by pod."""
+        raise NotImplementedError
+
+    def entrance(self, job_id: str, host: str, folder: Path, tty: bool) -> Entrance:
+        """Return how a program starts beside a running job on its machine ``host``.
+
+        ``folder``: the job's directory. ``tty``: its input and output are a terminal. Raises :class:`BatchError`.
+        """
         raise NotImplementedError
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:

@@ -62,11 +62,16 @@ class Commands:
         self._bin_dir, self._timeout, self._environment = bin_dir, timeout, dict(environment)
         self._programs = dict(programs or {})
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of each command."""
+        return dict(self._environment)
+
     def run(
         self, *words: str, input: str = "", cwd: Path | None = None, extra: Mapping[str, str] | None = None
     ) -> CommandResult:
         """Run a command; raises :class:`CommandTimeoutError`, or :class:`BatchError` if it can't be run."""
-        program, *more = self._find(words[0])
+        program, *more = self.find(words[0])
         try:
             with all_given():
                 process = subprocess.Popen(
@@ -143,7 +148,8 @@ class Commands:
             raise BatchUnknownOutcomeError(f"{words[0]}: {result.words}", retryable=True)
         raise BatchError(result.words, retryable=bool(later.search(result.err)))
 
-    def _find(self, name: str) -> list[str]:
+    def find(self, name: str) -> list[str]:
+        """Return the words that run a command; raises :class:`CommandNotFoundError`."""
         program, *more = self._programs.get(name) or [name]
         if "/" in program:
             return [program, *more]

@@ -15,6 +15,7 @@ import subprocess
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from bridge import job_ends
 from bridge.errors import BatchError
@@ -60,7 +61,7 @@ class LocalBatch(batch_interface.BatchSystem):
     settings = Local
     period = 0.5
     lag = 1.0
-    eager = one_machine = gangs = heterogeneous = True
+    eager = one_machine = gangs = heterogeneous = enters = True
 
     def __init__(self, config: Local, site: batch_interface.Site) -> None:
         self._config, self._clock = config, site.clock
@@ -78,6 +79,10 @@ class LocalBatch(batch_interface.BatchSystem):
     def pods_per_machine(self, members: int, per_node: int) -> int:
         """Return all: there is one machine."""
         return members
+
+    def entrance(self, job_id: str, host: str, folder: Path, tty: bool) -> batch_interface.Entrance:
+        """Return the environment of jobs: there is one machine."""
+        return batch_interface.Entrance((), batch_interface.job_environment(self._config.environment))
 
     def version(self) -> str:
         """Return the name of the operating system."""

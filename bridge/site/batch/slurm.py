@@ -10,6 +10,7 @@ import re
 import shlex
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -88,7 +89,7 @@ class SlurmBatch(batch_interface.BatchSystem):
     settings = Slurm
     submit_program = "sbatch"
     period = 5.0
-    gangs = heterogeneous = arrays = True
+    gangs = heterogeneous = arrays = enters = True
     mpi_ways = names.MPI_WAYS
 
     def __init__(self, slurm: Slurm, site: batch_interface.Site) -> None:
@@ -130,6 +131,26 @@ class SlurmBatch(batch_interface.BatchSystem):
         return self._commands.submit(
             request.uid, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
         )
+
+    def entrance(self, job_id: str, host: str, folder: Path, tty: bool) -> batch_interface.Entrance:
+        """Return a step of the job, which shares its CPUs, memory and devices with the step that runs."""
+        words = [
+            *self._commands.find("srun"),
+            f"--jobid={job_id}",
+            "--overlap",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--nodelist={host}",
+            "--mem=0",
+            "--cpu-bind=none",
+            "--quiet",
+            f"--chdir={folder}",
+        ]
+        if (user := folder.stat().st_uid) != os.geteuid():
+            words.append(f"--uid={user}")
+        if tty:
+            words.append("--pty")
+        return batch_interface.Entrance(words, self._commands.environment, reports_failures=True)
 
     @property
     def _bash_word(self) -> str:

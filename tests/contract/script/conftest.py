@@ -72,6 +72,20 @@ class Job:
                 start_new_session=True,
             )
 
+    def enter(self, *words: str, container: str = "main") -> subprocess.CompletedProcess[str]:
+        """Run a command in a container, as a site does for ``kubectl exec``."""
+        return subprocess.run(
+            [*self._enter, "bash", str(self.folder / "job.sh"), "session", container, "", "", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=self._environment,
+            user=self._user,
+            group=self._user,
+            extra_groups=[] if self._user is not None else None,
+        )
+
     def wait(self, timeout: float = 60) -> int:
         assert self._process is not None
         return self._process.wait(timeout)

@@ -65,6 +65,22 @@ def test_a_pod(site):
     assert not list((job.folder / "scratch").iterdir()) and not (job.folder / "run" / "main.image").exists()
 
 
+def test_a_command_enters_the_running_container(site):
+    """It has the container's files, variables, processes and user, and is no other container."""
+    variables = [{"name": "WORD", "value": "it's\nthis"}, {"name": "a.b", "value": "dotted"}]
+    job = site.job(spec_of(site.shell(f"echo here >/of-the-container; {WAITS}", env=variables))).start()
+    job.eventually(lambda: job.state("main").get("state") == "running")
+    job.eventually(lambda: job.enter("cat", "/of-the-container").stdout == "here\n")
+    done = job.enter("sh", "-c", 'printf "%s|" "$WORD"; id -u; pwd; echo err >&2; exit 7')
+    user = "0" if site.kind == "podman" else str(NOBODY)
+    assert (done.returncode, done.stdout, done.stderr) == (7, f"it's\nthis|{user}\n/\n", "err\n")
+    assert "a.b=dotted\n" in job.enter("env").stdout
+    assert job.enter("no-such-program").returncode in ((1,) if site.kind == "charliecloud" else (126, 127))
+    assert job.enter("true", container="other").returncode == 126
+    job.ask_to_stop(0)
+    job.wait()
+
+
 def test_a_folder_of_the_site_is_no_image(site):
     """Refused by the hub when named, and by the site when a link in the folder for images leads there."""
     folder = site.own.folder
@@ -322,17 +338,18 @@ def test_a_sub_path_of_what_others_write(site):
 
 
 @pytest.mark.parametrize("home", ["apptainer"], indirect=True)
-def test_a_link_that_a_container_makes_before_its_probe_is_mounted(site):
+def test_a_probe_runs_in_the_container_and_follows_no_link_that_it_makes(site):
     mounts = [*MOUNT["volumeMounts"], mount("disk", "/d", "d")]
     probe = {"exec": {"command": ["test", "-e", "/d/file"]}, "periodSeconds": 1, "failureThreshold": 1}
     text = f"touch /d/file; until [ -e /disk/go ]; do sleep 0.1; done; mv /disk/d /disk/t; ln -s / /disk/d; {WAITS}"
     job = site.job({**DISK, "containers": [site.shell(text, volumeMounts=mounts, readinessProbe=probe)]}).start()
     job.eventually(lambda: job.state("main").get("ready"))
     (job.folder / "scratch/disk/go").touch()
-    job.eventually(lambda: not job.state("main")["ready"])
+    job.eventually((job.folder / "scratch/disk/d").is_symlink)
+    time.sleep(2.5)  # two probes
+    assert job.state("main")["ready"], job.everything()
     job.ask_to_stop(1)
     job.wait(20)
-    # the mounts of a probe are no problem of the container
     assert job.ended()["reason"] == "Error", job.everything()
 
 

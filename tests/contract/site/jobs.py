@@ -6,8 +6,11 @@ import shlex
 import uuid
 from typing import Any
 
-from bridge.protocol.nats.messages import SubmitMessage
-from bridge.protocol.nats.request_table import SUBMIT
+from bridge.protocol.nats.messages import CancelMessage, SubmitMessage
+from bridge.protocol.nats.request_table import CANCEL, SUBMIT
+from bridge.script.build import build
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.references import Objects
 from cluster.polling import eventually
 
 _SCRIPT = r"""#!/bin/bash
@@ -71,6 +74,25 @@ def submit(command: str, **more: object) -> SubmitMessage:
     """Give the request for such a job."""
     asked = {"namespace": "default", "name": "pod", "cpus": 1, "memory": 2**27, "grace": 1, **more}
     return SubmitMessage.model_validate({"script": script(command), **asked})
+
+
+def submit_pod(site: Any, command: str, **more: Any) -> str:
+    """Submit a pod with a real script, wait until it runs, and return its UID; ``more``: of its container."""
+    job = uid()
+    container = {"name": "main", "image": "none", "command": ["sh", "-c", command], **more}
+    metadata = {"namespace": "default", "name": "pod", "uid": job}
+    config = BuildConfig.model_validate({"runtime": {"kind": "none"}})
+    built = build({"metadata": metadata, "spec": {"containers": [container]}}, config, Objects({}, {}, {}), site.pool)
+    message = submit("").model_copy(update={"script": built.script, "time_limit": 600.0})
+    site.client.call(SUBMIT, job, message)
+    site.wait(job, "running")
+    eventually(lambda: [state for state in site.status(job).containers if state.state == "running"], "it runs")
+    return job
+
+
+def cancel(site: Any, job: str, *, forget: bool = True) -> None:
+    """Cancel a job without a grace period."""
+    site.client.call(CANCEL, job, CancelMessage(grace=0, forget=forget))
 
 
 def uid() -> str:

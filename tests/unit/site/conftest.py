@@ -23,7 +23,7 @@ class MemoryBatch:
 
     kind, period, lag, eager = "memory", 1.0, 2.0, False
     one_machine, gangs, arrays, mpi_ways = False, True, True, ("none", "pmix")
-    heterogeneous = False
+    heterogeneous = enters = False
 
     def __init__(self, folder=None):
         self.files = ArrayFiles(folder)

@@ -3,7 +3,7 @@
 umask 077
 case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
 JOB=$PWD
-if [[ ${1-} != inside && ${1-} != leftovers ]]; then
+if [[ ${1-} != inside && ${1-} != leftovers && ${1-} != session ]]; then
     if ! mkdir started 2>/dev/null; then
         [[ -d started ]]
         exit
@@ -15,11 +15,13 @@ if [[ ${1-} != inside && ${1-} != leftovers ]]; then
     fi >started/job
 fi
 LOCALE=${LC_ALL-}
+if [[ ${1-} == session ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi
 if [[ ${1-} != inside ]]; then
 :
 module purge
 set +Cefu +o pipefail
 fi
+if [[ ${1-} == session ]]; then exec >&3 2>&4 3>&- 4>&-; fi
 # (the library)
 NAME=(main)
 KIND=(main)
@@ -74,5 +76,9 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
+session)
+    shift
+    session "$@"
+    ;;
 *) main ;;
 esac

@@ -1,0 +1,194 @@
+"""A command with the input and output of a two-way stream."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from bridge.errors import SiteError, SiteRefusedError
+from bridge.protocol.model.sessions import EXIT, RESIZE, STDERR, STDIN, STDOUT
+from bridge.protocol.nats.two_way import CHUNK, StreamClosedError, TwoWay
+from bridge.site.cpus import all_given
+
+POLL = 1.0
+"""Seconds between two checks whether the container is over."""
+DRAIN = 0.2
+"""Seconds without output after which the output of an ended command is over: what it left may keep it open."""
+PATIENCE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+_SIZE = re.compile(rb"(\d{1,5}) (\d{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process and its files; with a terminal, this is the input and the output."""
+
+    process: subprocess.Popen[bytes]
+    stdin: io.FileIO | None
+    outputs: Mapping[io.FileIO, int]
+    terminal: io.FileIO | None = None
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in (self.stdin, *self.outputs):
+            if file is not None:
+                file.close()
+
+
+def run(
+    words: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    stream: TwoWay,
+    *,
+    stdin: bool,
+    tty: bool,
+    is_over: Callable[[], bool],
+    exit_code: Callable[[int], int],
+) -> None:
+    """Run a command to its end, and send its exit code. It ends with the stream, and soon after ``is_over`` is true.
+
+    ``exit_code`` returns the code to send for that of the process.
+    """
+    try:
+        with all_given():
+            started = _start(words, folder, environment, stdin=stdin, tty=tty)
+    except OSError as error:
+        raise SiteRefusedError(f"{words[0]} can't be run: {error.strerror}", reason="SessionFailed") from error
+    process = started.process
+    reader = threading.Thread(target=_pass_input, args=(started, stream), name="session-input", daemon=True)
+    reader.start()
+    try:
+        _pass_output(started, stream, is_over)
+        code = process.wait()
+        stream.send(EXIT, b"%d" % exit_code(code if code >= 0 else 128 - code), end=True)
+        stream.wait_until_received()
+    finally:
+        _end(process)
+        stream.close()
+        reader.join()
+        started.close()
+
+
+def _start(words: Sequence[str], folder: str, environment: Mapping[str, str], *, stdin: bool, tty: bool) -> Started:
+    # the command ends soon after this process: by this signal, or by the end of its input or terminal
+    words = ["setpriv", "--pdeathsig", "TERM", "--", *words]
+    if not tty:
+        process = subprocess.Popen(
+            words,
+            bufsize=0,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        # without a buffer, they are raw files
+        into, out, err = (cast("io.FileIO", file) for file in (process.stdin, process.stdout, process.stderr))
+        if stdin:
+            os.set_blocking(into.fileno(), False)
+        return Started(process, into if stdin else None, {out: STDOUT, err: STDERR})
+    ours, theirs = os.openpty()
+    terminal = io.FileIO(ours, "r+b")
+    os.set_blocking(ours, False)
+    try:
+        process = subprocess.Popen(
+            ["setsid", "--ctty", *words], cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
+        )
+    except BaseException:
+        terminal.close()
+        raise
+    finally:
+        os.close(theirs)
+    return Started(process, terminal, {terminal: STDOUT}, terminal)
+
+
+def _pass_input(started: Started, stream: TwoWay) -> None:
+    """Pass on what the hub sends, until the stream is over; then end the command."""
+    is_open = started.stdin is not None
+    try:
+        while True:
+            head, data = stream.receive()
+            if head.channel == RESIZE and started.terminal is not None:
+                _resize(started.terminal, data)
+            elif head.channel == STDIN and is_open and started.stdin is not None:
+                is_open = _write(started, started.stdin, data)
+                if head.end and started.terminal is None:
+                    is_open = False
+                    started.stdin.close()
+    except (StreamClosedError, SiteError):
+        _signal(started.process, signal.SIGTERM)
+
+
+def _resize(terminal: io.FileIO, data: bytes) -> None:
+    if size := _SIZE.fullmatch(data):
+        columns, rows = (min(int(number), 2**16 - 1) for number in size.groups())
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def _write(started: Started, file: io.FileIO, data: bytes) -> bool:
+    """Write all data; return false if the command reads no more."""
+    while data:
+        # what an ended command has left may keep its input open
+        if not select.select([], [file], [], POLL)[1]:
+            if started.process.poll() is not None:
+                return False
+            continue
+        try:
+            data = data[file.write(data) or 0 :]
+        except OSError:
+            return False
+    return True
+
+
+def _pass_output(started: Started, stream: TwoWay, is_over: Callable[[], bool]) -> None:
+    outputs, checked_at = dict(started.outputs), time.monotonic()
+    while outputs:
+        has_ended = started.process.poll() is not None
+        ready, _, _ = select.select(list(outputs), [], [], DRAIN if has_ended else POLL)
+        if not ready and has_ended:
+            return
+        if time.monotonic() - checked_at >= POLL:
+            checked_at = time.monotonic()
+            if is_over():
+                raise SiteRefusedError("the container has ended", reason="SessionEnded")
+        for file in ready:
+            if data := _read(file):
+                stream.send(outputs[file], data)
+            else:
+                del outputs[file]
+
+
+def _read(file: io.FileIO) -> bytes:
+    try:
+        return file.read(CHUNK) or b""
+    except OSError:  # of a terminal without a process
+        return b""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        _signal(process, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

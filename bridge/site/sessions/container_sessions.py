@@ -1,0 +1,81 @@
+"""Which commands run in which containers: what must hold, and the words that start them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable
+
+from bridge.errors import SiteRefusedError
+from bridge.protocol.model.sessions import CommandOptions
+from bridge.protocol.nats.two_way import TwoWay
+from bridge.site.batch.batch_interface import BatchSystem
+from bridge.site.config.site_config import SiteConfig
+from bridge.site.files import atomic_files
+from bridge.site.files.beneath import Below, unlink
+from bridge.site.jobs.job_folder import JobFolder
+from bridge.site.jobs.job_record import JobRecord
+from bridge.site.sessions import command_process
+
+FAILED = 126
+"""Exit code of a command whose own is not known."""
+
+
+def runs_commands(batch: BatchSystem, config: SiteConfig) -> bool:
+    """Return whether the site runs commands in containers."""
+    return config.limits.allow_exec and batch.enters
+
+
+def open_session(
+    job_folder: JobFolder, record: JobRecord, options: CommandOptions, batch: BatchSystem, config: SiteConfig
+) -> Callable[[TwoWay], None]:
+    """Return the function that runs the command. Raises SiteRefusedError if the container can't be entered."""
+    if not config.limits.allow_exec:
+        raise _refused("this site runs no commands in containers (limits.allow_exec is false)", "ExecNotAllowed")
+    if not batch.enters or record.meta.adopted:
+        what = "a job of another program" if record.meta.adopted else f"batch.kind {batch.kind}"
+        raise _refused(f"{what}: podbridge can't enter its containers", "ExecNotSupported")
+    if not _is_running(record, options.container):
+        raise _refused(f"container {options.container!r} is not running", "NotRunning")
+    if any("\0" in word for word in options.command):
+        raise _refused("command: no word may have the character NUL", "InvalidRequest")
+    pod = record.pod or {}
+    entrance = batch.entrance(
+        record.started_job or record.job_id, str(pod.get("host", "")), job_folder.path, options.tty
+    )
+    code_file = f"run/session.{secrets.token_hex(8)}" if entrance.reports_failures else ""
+    script = ["bash", str(job_folder.path / "job.sh"), "session", options.container, "tty" * options.tty, code_file]
+
+    def is_over() -> bool:
+        current_record = job_folder.read()
+        return current_record is None or not _is_running(current_record, options.container)
+
+    def exit_code(code: int) -> int:
+        if not code_file or code:
+            return code
+        path = Below(str(job_folder.path), code_file)
+        recorded = atomic_files.read_line(path)
+        unlink(path)
+        return int(recorded) if re.fullmatch("[0-9]{1,3}", recorded) else FAILED
+
+    def run(stream: TwoWay) -> None:
+        command_process.run(
+            [*entrance.words, *script, *options.command],
+            str(job_folder.path),
+            entrance.environment,
+            stream,
+            stdin=options.stdin,
+            tty=options.tty,
+            is_over=is_over,
+            exit_code=exit_code,
+        )
+
+    return run
+
+
+def _is_running(record: JobRecord, container: str) -> bool:
+    return not record.final and dict(record.containers).get(container, {}).get("state") == "running"
+
+
+def _refused(text: str, reason: str) -> SiteRefusedError:
+    return SiteRefusedError(text, reason=reason)
