@@ -159,7 +159,7 @@ def test_each_defect_and_each_state_that_podbridge_does_not_leave_by_itself_has_
 
 
 BASE_UNITS = ("_seconds", "_bytes", "_info", "_total")
-COUNTS = {"jobs", "nodes", "pods", "objects", "flavors", "depth", "waiting"}
+COUNTS = {"jobs", "commands", "nodes", "pods", "objects", "flavors", "depth", "waiting"}
 STATES = {"leader", "up", "engaged", "others"}
 
 
@@ -173,7 +173,7 @@ def test_the_name_of_a_metric_follows_the_conventions(name):
 
 BOUNDED = {
     "method", "code", "endpoint", "part", "kind", "reason", "name", "state", "result", "path", "waiting_for", "action",
-    "controller", "brake", "pool", "phase", "request", "route", "version", "le",
+    "controller", "brake", "pool", "phase", "request", "route", "version", "le", "direction",
 }  # fmt: skip
 """Labels whose values do not depend on the number of pods, jobs or nodes. ``pool`` and ``brake`` have a value for each
 pool, ``kind`` and ``name`` one for each cache and queue, of which a pool has one."""

@@ -1,0 +1,124 @@
+"""``kubectl exec`` and ``kubectl cp`` in pods at sites, which connect to the cluster only through NATS."""
+
+import os
+import pty
+import select
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cluster import install
+from cluster.polling import eventually
+from cluster.pools import NAMESPACE
+from tests import processes
+from tests.e2e.pools.cases import pod, sh
+
+pytestmark = pytest.mark.real
+
+SITES = ("slurm-site", "local-site", "apptainer-site")
+LOTS = 2**20
+
+
+def words(world, *more):
+    """Return the words of a kubectl command in the namespace of the pods."""
+    own = f"--kubeconfig={world.cluster.kubeconfig}", f"--cache-dir={world.cluster.state / 'kubectl-cache'}"
+    return [str(install.binaries()["kubectl"]), *own, f"--namespace={NAMESPACE}", *more]
+
+
+def enter(world, one, *command, flags=(), **more):
+    """Run a command in a pod, and return its exit code, output and error output."""
+    line = words(world, "exec", *flags, one["metadata"]["name"], "--", *command)
+    done = subprocess.run(line, capture_output=True, timeout=60, **more)
+    return done.returncode, done.stdout, done.stderr
+
+
+class Terminal:
+    """A person at ``kubectl exec -it``."""
+
+    def __init__(self, line):
+        self._pid, self._file = pty.fork()
+        if not self._pid:
+            os.execv(line[0], line)  # noqa: S606
+        self.seen = b""
+
+    def type(self, text, then):
+        """Type text, and wait until the terminal shows ``then``."""
+        os.write(self._file, text.encode())
+        self.seen, until = b"", time.monotonic() + 30
+        while then.encode() not in self.seen:
+            assert select.select([self._file], [], [], until - time.monotonic())[0], self.seen
+            self.seen += os.read(self._file, 4096)
+
+    def code(self):
+        """Wait for the end; return the exit code."""
+        try:
+            while os.read(self._file, 4096):
+                pass
+        except OSError:  # the other side has closed it
+            pass
+        os.close(self._file)
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+
+@pytest.fixture(scope="module", params=SITES)
+def running(pools_world, request):
+    """A running pod at each site."""
+    container = sh("touch /tmp/of-the-container; sleep 600", env=[{"name": "MARK", "value": "of the pod"}])
+    one = pools_world.create_pod(pod(container), request.param)
+    pools_world.running(one, 60)
+    yield one
+    pools_world.delete(one, 1)
+
+
+def test_exit_code_output_and_what_the_container_has(pools_world, running):
+    code, out, err = enter(pools_world, running, "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (code, out, err) == (7, b"out\n", b"err\ncommand terminated with exit code 7\n")
+    assert enter(pools_world, running, "sh", "-c", "echo $MARK") == (0, b"of the pod\n", b"")
+    assert enter(pools_world, running, "ls", "/tmp/of-the-container")[0] == 0
+    assert enter(pools_world, running, "no-such-program")[0] == 127
+    with ThreadPoolExecutor(3) as pool:
+        several = [pool.submit(enter, pools_world, running, "echo", str(number)) for number in range(3)]
+        assert [one.result()[:2] for one in several] == [(0, b"0\n"), (0, b"1\n"), (0, b"2\n")]
+
+
+def test_files_are_copied_in_both_directions(pools_world, running, tmp_path):
+    there = f"{running['metadata']['name']}:/tmp/podbridge-{os.getpid()}-{running['metadata']['uid']}"
+    (tmp_path / "in").write_bytes(os.urandom(LOTS))
+    for source, target in ((tmp_path / "in", there), (there, tmp_path / "out")):
+        subprocess.run(words(pools_world, "cp", source, target), check=True, capture_output=True, timeout=60)
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
+    enter(pools_world, running, "rm", there.partition(":")[2])
+
+
+def test_a_terminal(pools_world, running):
+    terminal = Terminal(words(pools_world, "exec", "-it", running["metadata"]["name"], "--", "sh"))
+    terminal.type("echo $TERM-$((1 + 1))\n", "xterm-2")
+    terminal.type("sleep 100; echo woken\n", "sleep")
+    time.sleep(0.5)
+    terminal.type("\x03", "\n")
+    terminal.type("echo $((2 + 2))-th\n", "4-th")
+    terminal.type("exit 3\n", "exit 3")
+    assert terminal.code() == 3
+
+
+def test_the_end_of_kubectl_ends_the_command(pools_world, running):
+    mark = f"61{os.getpid()}.5"
+    line = words(pools_world, "exec", running["metadata"]["name"], "--", "sleep", mark)
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
+        eventually(lambda: processes.with_word(mark), "the command runs")
+        client.kill()
+    eventually(lambda: not processes.with_word(mark), "no process is left")
+
+
+def test_the_end_of_the_pod_ends_the_command(pools_world):
+    one = pools_world.create_pod(pod(sh("sleep 600")), "slurm-site")
+    pools_world.running(one, 60)
+    mark = f"62{os.getpid()}.5"
+    line = words(pools_world, "exec", one["metadata"]["name"], "--", "sleep", mark)
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
+        eventually(lambda: processes.with_word(mark), "the command runs")
+        pools_world.delete(one, 1)
+        assert client.wait(30) != 0
+    eventually(lambda: not processes.with_word(mark), "no process is left")
