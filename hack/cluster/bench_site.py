@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import statistics
+import subprocess
 import sys
 import time
 import uuid
@@ -16,7 +18,7 @@ from bridge.config.pools import NatsSection, PoolsSection
 from bridge.core.threads import SWITCH_INTERVAL, Supervisor
 from bridge.pools.submitter import submission
 from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.model.requests import EqualPods, JobSubmission
+from bridge.protocol.model.requests import EqualPods, JobSubmission, PlaceInJob
 from bridge.protocol.nats.messages import CancelMessage, Snapshot, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
@@ -33,6 +35,7 @@ OWNER = "c1"
 
 NULL = "local-site"
 SLURM = "slurm-site"
+LOCAL = NULL  # without the null batch system
 AT_ONCE: int = PoolsSection.model_fields["workers"].default
 """Concurrent submissions, as many as a hub's."""
 PERIOD = 1.0
@@ -187,6 +190,52 @@ def array_costs(cluster: Cluster, count: int, owner: str) -> ArrayCosts:
     cluster.stop_submitter(SLURM)
     arrays = {job_id.partition("_")[0] for job_id in jobs.values()}
     return ArrayCosts(len(arrays), wall, after[0] - before[0], after[1] - before[1])
+
+
+@dataclass(frozen=True)
+class GroupStart:
+    """Seconds from the begin of a group's job to the first command of its first and its last pod.
+
+    ``parsed``: seconds in which this machine reads the scripts of as many pods, all at once.
+    """
+
+    first: float
+    last: float
+    parsed: float
+
+
+def group_start(cluster: Cluster, size: int) -> GroupStart:
+    """Start a group as one job on the machine of the batch system ``local``."""
+    cluster.start_submitter(LOCAL, {"local": {"cpus": 2 * size, "memory": "1Ti"}, "runtime": {"kind": "none"}})
+    pod = copy.deepcopy(bench_pods.pods(1)[0])
+    pod["spec"]["containers"][0]["command"] = ["sh", "-c", "date +%s.%N; sleep 60"]
+    message = _submit(pod, BuildConfig.model_validate({"runtime": {"kind": "none"}}))
+    gang, jobs = str(uuid.uuid4()), [str(uuid.uuid4()) for _ in range(size)]
+    folder = cluster.sites[LOCAL].work / "jobs"
+    with hub(cluster, LOCAL) as client:
+        for rank, job in enumerate(jobs):
+            place = PlaceInJob(gang=gang, rank=rank, size=size, per_node=size)
+            client.call(SUBMIT, job, message.model_copy(update={"place": place}))
+
+        def starts() -> list[float]:
+            texts = [log.read_text() for job in jobs for log in folder.glob(f"{job}/logs/*.log")]
+            return sorted(float(text) for text in texts if text.endswith("\n"))
+
+        eventually(lambda: len(starts()) == size, "all pods have started", 60)
+        began, times = (folder / gang / "started").stat().st_ctime, starts()
+        parsed = _seconds_to_parse(folder / jobs[0] / "job.sh", size)
+        for job in jobs:
+            client.call(CANCEL, job, CancelMessage(grace=0, forget=True))
+        eventually(lambda: not any((folder / job).exists() for job in jobs), "nothing is left", 120)
+    cluster.stop_submitter(LOCAL)
+    return GroupStart(times[0] - began, times[-1] - began, parsed)
+
+
+def _seconds_to_parse(script: Path, count: int) -> float:
+    began = time.monotonic()
+    for shell in [subprocess.Popen(["bash", "-n", str(script)]) for _ in range(count)]:
+        shell.wait()
+    return time.monotonic() - began
 
 
 def _cpu_with_children(pid: int | None) -> float:

@@ -22,6 +22,7 @@ WARM_UP = 100
 READERS, LINES = 200, 10
 SUBMITS, ROUNDS = 3, 3
 ARRAY = 1000
+GROUP = 64
 
 
 def run(pods: int, many: int) -> int:
@@ -70,6 +71,7 @@ def way_to_the_site(table: Table, state: Path, pods: int) -> None:
         table.add("d - c", f"{(slow - fast) * 1000:.0f} ms", "to reach: under 100 ms")
         cluster.stop_submitter(bench_site.SLURM)
         arrays(table, cluster)
+        group(table, cluster)
 
 
 def arrays(table: Table, cluster: Cluster) -> None:
@@ -78,6 +80,13 @@ def arrays(table: Table, cluster: Cluster) -> None:
         costs = bench_site.array_costs(cluster, ARRAY, owner)
         note = f"{costs.arrays} sbatch; CPU: submitter {costs.submitter:.1f} s, slurmctld {costs.slurmctld:.2f} s"
         table.add(f"(e) {ARRAY} pods as {name}", f"{costs.wall:.1f} s", note)
+
+
+def group(table: Table, cluster: Cluster) -> None:
+    """Measure the start of a group on one machine."""
+    start = bench_site.group_start(cluster, GROUP)
+    note = f"the first: {start.first:.1f} s; to read {GROUP} scripts: {start.parsed:.1f} s; to reach: 2 s"
+    table.add(f"(g) {GROUP} pods of a group, the last starts after", f"{start.last:.1f} s", note)
 
 
 def hub(table: Table, state: Path, pods: int, many: int) -> None:
@@ -100,9 +109,9 @@ def hub(table: Table, state: Path, pods: int, many: int) -> None:
                 cluster.stop_podbridge()
                 bench_hub.clean(world)
                 bench_site.stop_null(cluster)
-        table.add("(e) straight line: create, bind, patch, status", _rates(lines), f"{pods} pods, 8 connections")
-        table.add("(f) podbridge, the same and a job", _rates(ours), "from the first creation to all running")
-        table.add("f/e", f"{sum(ours) / sum(lines):.2f}", f"to reach: 0.60; {theft}")
+        table.add("(h) straight line: create, bind, patch, status", _rates(lines), f"{pods} pods, 8 connections")
+        table.add("(i) podbridge, the same and a job", _rates(ours), "from the first creation to all running")
+        table.add("i/h", f"{sum(ours) / sum(lines):.2f}", f"to reach: 0.60; {theft}")
         delays = bench_hub.status_delays(world, min(PROBES, pods))
         p99 = delays[int(len(delays) * 0.99) - 1]
         figure = f"p50 {bench_site.p50(delays):.2f} s, p99 {p99:.2f} s"
