@@ -11,6 +11,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -29,6 +30,24 @@ DRAIN = 0.2
 """Seconds without output after which the output of an ended command is over: what it left may keep it open."""
 PATIENCE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
+# Becomes a command that ends soon after the thread that started it: by this signal, or by the end of its input or
+# terminal. Arguments: this process, "tty" if the input is the terminal that controls it, and the command. setpriv
+# --pdeathsig would need util-linux 2.33.
+_STARTER = """
+import ctypes, fcntl, os, signal, sys, termios
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+if sys.argv[2]:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+for number in signal.SIGPIPE, signal.SIGXFSZ:
+    signal.signal(number, signal.SIG_DFL)
+try:
+    os.execvp(sys.argv[3], sys.argv[3:])
+except OSError as error:
+    sys.exit(f"{sys.argv[3]}: {error.strerror}")
+"""
 _SIZE = re.compile(rb"(\d{1,5}) (\d{1,5})")
 
 
@@ -84,8 +103,7 @@ def run(
 
 
 def _start(words: Sequence[str], folder: str, environment: Mapping[str, str], *, stdin: bool, tty: bool) -> Started:
-    # the command ends soon after this process: by this signal, or by the end of its input or terminal
-    words = ["setpriv", "--pdeathsig", "TERM", "--", *words]
+    words = [sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid()), "tty" * tty, *words]
     if not tty:
         process = subprocess.Popen(
             words,
@@ -106,9 +124,7 @@ def _start(words: Sequence[str], folder: str, environment: Mapping[str, str], *,
     terminal = io.FileIO(ours, "r+b")
     os.set_blocking(ours, False)
     try:
-        process = subprocess.Popen(
-            ["setsid", "--ctty", *words], cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
-        )
+        process = subprocess.Popen(words, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     except BaseException:
         terminal.close()
         raise
