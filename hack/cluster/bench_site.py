@@ -19,11 +19,13 @@ from bridge.core.threads import SWITCH_INTERVAL, Supervisor
 from bridge.pools.submitter import submission
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import EqualPods, JobSubmission, PlaceInJob
-from bridge.protocol.nats.messages import CancelMessage, Snapshot, SubmitMessage
+from bridge.protocol.model.sessions import CommandOptions, Exit
+from bridge.protocol.nats.messages import EMPTY, CancelMessage, Snapshot, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_client import PoolClient
-from bridge.protocol.nats.request_table import CANCEL, SNAPSHOT, SUBMIT
+from bridge.protocol.nats.request_table import CANCEL, SNAPSHOT, STATUS, SUBMIT
+from bridge.protocol.nats.session_client import NatsSession
 from bridge.script import build, library
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.runtimes import runtime_table as runtimes
@@ -41,6 +43,7 @@ AT_ONCE: int = PoolsSection.model_fields["workers"].default
 PERIOD = 1.0
 """Seconds between two queries of the batch system."""
 SBATCHES = 40
+ECHOES = 200
 _BARE_SBATCH = """
 import json, subprocess, sys, time
 times = []
@@ -229,6 +232,60 @@ def group_start(cluster: Cluster, size: int) -> GroupStart:
         eventually(lambda: not any((folder / job).exists() for job in jobs), "nothing is left", 120)
     cluster.stop_submitter(LOCAL)
     return GroupStart(times[0] - began, times[-1] - began, parsed)
+
+
+@dataclass(frozen=True)
+class SessionSpeed:
+    """Seconds until a byte comes back (median) and until a command has run, and bytes of output per second."""
+
+    echo: float
+    start: float
+    rate: float
+
+
+def session_speed(cluster: Cluster, size: int) -> SessionSpeed:
+    """Run commands in a container of a plain host: without a terminal, ``size`` bytes of output."""
+    cluster.start_submitter(LOCAL, {"local": {"cpus": 4, "memory": "1Ti"}, "runtime": {"kind": "none"}})
+    pod = copy.deepcopy(bench_pods.pods(1)[0])
+    pod["spec"]["containers"][0]["command"] = ["sleep", "600"]
+    job = str(uuid.uuid4())
+    with hub(cluster, LOCAL) as client:
+        client.call(SUBMIT, job, _submit(pod, BuildConfig.model_validate({"runtime": {"kind": "none"}})))
+
+        def is_running() -> bool:
+            status = client.call(STATUS, job, EMPTY).status
+            return status is not None and any(container.state == "running" for container in status.containers)
+
+        eventually(is_running, "the container runs", 60)
+
+        def run(*command: str, stdin: bool = False) -> NatsSession:
+            return client.open_session(job, CommandOptions(container="main", command=list(command), stdin=stdin))
+
+        began = time.monotonic()
+        _output(run("true"))
+        start = time.monotonic() - began
+        session, echoes = run("cat", stdin=True), []
+        for _ in range(ECHOES):
+            began = time.monotonic()
+            session.send(b"x")
+            session.receive()
+            echoes.append(time.monotonic() - began)
+        session.close()
+        began = time.monotonic()
+        received = _output(run("head", "-c", str(size), "/dev/zero"))
+        rate = received / (time.monotonic() - began - start)
+        client.call(CANCEL, job, CancelMessage(grace=0, forget=True))
+    cluster.stop_submitter(LOCAL)
+    return SessionSpeed(p50(echoes), start, rate)
+
+
+def _output(session: NatsSession) -> int:
+    """Receive all output, and return the number of its bytes."""
+    count = 0
+    while not isinstance(item := session.receive(), Exit):
+        count += len(item.data)
+    session.close()
+    return count
 
 
 def _seconds_to_parse(script: Path, count: int) -> float:

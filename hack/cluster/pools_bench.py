@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from bridge.protocol.nats import two_way
 from cluster import bare, bench_hub, bench_pods, bench_site
 from cluster.core import Cluster
 from cluster.pods import PoolWorld
@@ -23,6 +24,7 @@ READERS, LINES = 200, 10
 SUBMITS, ROUNDS = 3, 3
 ARRAY = 1000
 GROUP = 64
+CHUNKS = 4000
 
 
 def run(pods: int, many: int) -> int:
@@ -72,6 +74,7 @@ def way_to_the_site(table: Table, state: Path, pods: int) -> None:
         cluster.stop_submitter(bench_site.SLURM)
         arrays(table, cluster)
         group(table, cluster)
+        session(table, cluster)
 
 
 def arrays(table: Table, cluster: Cluster) -> None:
@@ -87,6 +90,20 @@ def group(table: Table, cluster: Cluster) -> None:
     start = bench_site.group_start(cluster, GROUP)
     note = f"the first: {start.first:.1f} s; to read {GROUP} scripts: {start.parsed:.1f} s; to reach: 2 s"
     table.add(f"(g) {GROUP} pods of a group, the last starts after", f"{start.last:.1f} s", note)
+
+
+def session(table: Table, cluster: Cluster) -> None:
+    """Measure commands in a container, and compare with bare NATS at the size of their chunks."""
+    bench_site.start_null(cluster)
+    limit = bench_site.bare_rate(cluster, two_way.CHUNK, CHUNKS)
+    cluster.stop_submitter(bench_site.NULL)
+    speed = bench_site.session_speed(cluster, CHUNKS * two_way.CHUNK)
+    mib = two_way.CHUNK / 2**20
+    note = f"a byte comes back after {speed.echo * 1000:.1f} ms; to reach: 20 ms more than bare NATS"
+    table.add("(k) a command in a container", f"{speed.start * 1000:.0f} ms", note)
+    ratio = speed.rate / (limit * two_way.CHUNK)
+    note = f"bare NATS: {limit * mib:.0f} MiB/s with chunks of {two_way.CHUNK} bytes, {ratio:.2f}; to reach: 0.50"
+    table.add("(l) its output", f"{speed.rate / 2**20:.0f} MiB/s", note)
 
 
 def hub(table: Table, state: Path, pods: int, many: int) -> None:
