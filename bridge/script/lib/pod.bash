@@ -360,11 +360,24 @@ session() {
         runtime_session "$i" "$@"
         exit
     fi
+    end_with "$file" </dev/null >/dev/null 2>&1 &
     trap ':' INT QUIT
     (
         trap - INT QUIT
         runtime_session "$i" "$@"
     )
     printf '%s\n' "$?" >"$file"
+    kill "$!"
     exit 0
+}
+
+# end_with FILE: end this session once FILE.over exists: who started it is gone, perhaps before it began.
+end_with() {
+    until list "${1%/*}" && [[ $NAMES == *" ${1##*/}.over "* ]]; do
+        sleep 1
+    done
+    trap '' TERM
+    kill -TERM 0
+    sleep 2
+    kill -KILL 0
 }

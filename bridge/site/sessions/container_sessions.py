@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 from collections.abc import Callable
@@ -59,16 +60,23 @@ def open_session(
         return int(recorded) if re.fullmatch("[0-9]{1,3}", recorded) else FAILED
 
     def run(stream: TwoWay) -> None:
-        command_process.run(
-            [*entrance.words, *script, *options.command],
-            str(job_folder.path),
-            entrance.environment,
-            stream,
-            stdin=options.stdin,
-            tty=options.tty,
-            is_over=is_over,
-            exit_code=exit_code,
-        )
+        try:
+            command_process.run(
+                [*entrance.words, *script, *options.command],
+                str(job_folder.path),
+                entrance.environment,
+                stream,
+                stdin=options.stdin,
+                tty=options.tty,
+                is_over=is_over,
+                exit_code=exit_code,
+            )
+        except BaseException:
+            if code_file:
+                # the batch system may have sent the command to its machine after its own client was ended
+                with contextlib.suppress(OSError):
+                    atomic_files.write(Below(str(job_folder.path), f"{code_file}.over"), b"")
+            raise
 
     return run
 

@@ -106,10 +106,15 @@ def test_a_terminal(pools_world, running):
 def test_the_end_of_kubectl_ends_the_command(pools_world, running):
     mark = f"61{os.getpid()}.5"
     line = words(pools_world, "exec", running["metadata"]["name"], "--", "sleep", mark)
+    for delay in (0.2, 0.3, 0.4, 0.6):  # also while the batch system sends the command to its machine
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
+            time.sleep(delay)
+            client.kill()
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
         eventually(lambda: processes.with_word(mark), "the command runs")
         client.kill()
     eventually(lambda: not processes.with_word(mark), "no process is left")
+    assert pools_world.get(running)["status"]["phase"] == "Running"
 
 
 def test_the_end_of_the_pod_ends_the_command(pools_world):
