@@ -65,7 +65,7 @@ class Terminal:
 @pytest.fixture(scope="module", params=SITES)
 def running(pools_world, request):
     """A running pod at each site."""
-    container = sh("touch /tmp/of-the-container; sleep 600", env=[{"name": "MARK", "value": "of the pod"}])
+    container = sh("touch of-the-container; sleep 600", env=[{"name": "MARK", "value": "of the pod"}])
     one = pools_world.create_pod(pod(container), request.param)
     pools_world.running(one, 60)
     yield one
@@ -76,7 +76,7 @@ def test_exit_code_output_and_what_the_container_has(pools_world, running):
     code, out, err = enter(pools_world, running, "sh", "-c", "echo out; echo err >&2; exit 7")
     assert (code, out, err) == (7, b"out\n", b"err\ncommand terminated with exit code 7\n")
     assert enter(pools_world, running, "sh", "-c", "echo $MARK") == (0, b"of the pod\n", b"")
-    assert enter(pools_world, running, "ls", "/tmp/of-the-container")[0] == 0
+    assert enter(pools_world, running, "ls", "of-the-container")[0] == 0
     assert enter(pools_world, running, "no-such-program")[0] == 127
     with ThreadPoolExecutor(3) as pool:
         several = [pool.submit(enter, pools_world, running, "echo", str(number)) for number in range(3)]
