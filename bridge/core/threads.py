@@ -161,6 +161,15 @@ class Supervisor:
                 thread.join(max(0.0, end - time.monotonic()))
         return [thread.name for thread in threads if thread.is_alive()]
 
+    def wait_for_stop(self) -> None:
+        """Wait until the process has to end; the main thread calls this.
+
+        Python runs the handler of a signal in the main thread. One that arrives just before an endless wait begins does
+        not interrupt it.
+        """
+        while not self.stopping.wait(1.0):
+            pass
+
     def wait(self, seconds: float) -> bool:
         """Wait; return ``True`` as soon as the process has to end."""
         return self.stopping.wait(seconds)

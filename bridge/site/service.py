@@ -306,7 +306,7 @@ def run(path: Path, pool: str | None) -> int:
     service.start(WireAnnouncer(link, config.nats.prefix, config.pool).publish)
     link.watch(service.connection_changed)
     link.start(supervisor)
-    supervisor.stopping.wait()
+    supervisor.wait_for_stop()
     if supervisor.failure is not None:
         log.error("ending", extra=kv(why=supervisor.failure))
     # at once: the link sends for only nats_link.LINGER seconds after the process begins to stop

@@ -129,7 +129,7 @@ class Dashboard:
             self._serve_health()
         self._pods.wait_synced(FIRST_LIST)
         ready(self.url)
-        stopping.wait()
+        self._supervisor.wait_for_stop()
         self._kube.close()
         self._supervisor.join(3)
         if self._supervisor.failure is not None:

@@ -104,7 +104,7 @@ class Hub:
             self._start()
         except BridgeError as error:
             self.supervisor.fail(error.with_hint)
-        self.supervisor.stopping.wait()
+        self.supervisor.wait_for_stop()
         return self._stop()
 
     def _start(self) -> None:

@@ -158,7 +158,7 @@ def run(source: PoolSource, options: Options, supervisor: Supervisor) -> int:
     else:
         address = options.address.unix or f"{options.address.host}:{plugin.port}"
         log.info("started", extra=kv(version=__version__, listen=address))
-    supervisor.stopping.wait()
+    supervisor.wait_for_stop()
     if supervisor.failure is not None:
         log.error("ending", extra=kv(why=supervisor.failure))
     plugin.stop()
