@@ -48,7 +48,7 @@ class TwoWay:
         self._kept: deque[tuple[StreamHead, bytes]] = deque()
         self._arrived: deque[tuple[StreamHead, bytes]] = deque()
         self._error: SiteError | None = None
-        self._is_closed = False
+        self._is_closed = self._is_deaf = False
         self._heard_at = self._sent_at = clock.monotonic()
 
     def send(self, channel: int, data: bytes = b"", *, end: bool = False, error: str = "") -> None:
@@ -60,8 +60,8 @@ class TwoWay:
         for start in range(0, max(1, len(data)), CHUNK):
             piece, is_last = data[start : start + CHUNK], start + CHUNK >= len(data)
             with self._changed:
-                self._changed.wait_for(lambda: self._is_over or self._number - self._taken_there < WINDOW)
-                if self._is_over:
+                self._changed.wait_for(lambda: self.is_over or self._number - self._taken_there < WINDOW)
+                if self.is_over:
                     raise StreamClosedError
                 self._number += 1
                 head = StreamHead(
@@ -74,9 +74,12 @@ class TwoWay:
                 self._publish(head, piece)
 
     def receive(self) -> tuple[StreamHead, bytes]:
-        """Wait for the next chunk. Raises SiteError if the stream has failed, StreamClosedError if it was closed."""
+        """Wait for the next chunk.
+
+        Raises SiteError if the stream has failed, StreamClosedError if it was closed, or after :meth:`stop_receiving`.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._is_over or bool(self._arrived))
+            self._changed.wait_for(lambda: self.is_over or self._is_deaf or bool(self._arrived))
             if not self._arrived:
                 raise self._error or StreamClosedError
             head, data = self._arrived.popleft()
@@ -85,15 +88,22 @@ class TwoWay:
                 self._tell()
             return head, data
 
+    def stop_receiving(self) -> None:
+        """End :meth:`receive` in the other thread; this end can still send."""
+        with self._changed:
+            self._is_deaf = True
+            self._arrived.clear()
+            self._changed.notify_all()
+
     def wait_until_received(self) -> None:
         """Wait until the other end has received all chunks, or the stream is over."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_over or not self._kept)
+            self._changed.wait_for(lambda: self.is_over or not self._kept)
 
     def deliver(self, raw: bytes) -> None:
         """Accept a chunk of the other end, on the loop."""
         with self._changed:
-            if self._is_over:
+            if self.is_over:
                 return
             try:
                 head, data = parse_chunk(StreamHead, raw)
@@ -121,7 +131,7 @@ class TwoWay:
         """Send again, keep alive, or give up, as it is due. Called every :data:`PERIOD` seconds."""
         now = self._clock.monotonic()
         with self._changed:
-            if self._is_over:
+            if self.is_over:
                 return
             if now - self._heard_at > self._silence:
                 silence = f"the other end of the stream has sent nothing for {self._silence:g} s"
@@ -135,13 +145,14 @@ class TwoWay:
     def close(self) -> None:
         """End the stream at both ends. What has arrived can still be received. Idempotent."""
         with self._changed:
-            if not self._is_over:
+            if not self.is_over:
                 self._tell(stop=True)
             self._is_closed = True
             self._changed.notify_all()
 
     @property
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether one of the ends has ended the stream, or it has failed."""
         return self._is_closed or self._error is not None
 
     def _fail(self, error: SiteError) -> None:

@@ -255,7 +255,8 @@ class BatchSystem(ABC):
     def entrance(self, job_id: str, host: str, folder: Path, tty: bool) -> Entrance:
         """Return how a program starts beside a running job on its machine ``host``.
 
-        ``folder``: the job's directory. ``tty``: its input and output are a terminal. Raises :class:`BatchError`.
+        ``folder``: the job's directory. ``tty``: its input and output are a terminal. The script has written ``host``
+        and perhaps ``job_id``, so they must be checked. Raises :class:`BatchError`.
         """
         raise NotImplementedError
 

@@ -38,6 +38,8 @@ ACCOUNTING_REST = 60.0
 
 _JOB_ID = re.compile(r"^(\d+)(?:;\S*)?\s*\Z", re.MULTILINE | re.ASCII)
 """The last line of sbatch's output: a job id, or a job id and a cluster."""
+_STEP_JOB = re.compile(r"\d+(?:_\d+)?", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _UNKNOWN = re.compile(
     r"socket timed out|zero bytes were transmitted|unexpected message|connection (?:reset|timed out)"
     r"|message receive failure|message send failure|slurm_receive_msg|communication shutdown failure",
@@ -134,6 +136,9 @@ class SlurmBatch(batch_interface.BatchSystem):
 
     def entrance(self, job_id: str, host: str, folder: Path, tty: bool) -> batch_interface.Entrance:
         """Return a step of the job, which shares its CPUs, memory and devices with the step that runs."""
+        if not (_STEP_JOB.fullmatch(job_id) and _HOST.fullmatch(host)):
+            # srun reads a host with a slash as the name of a file
+            raise BatchError(f"job {job_id!r} on {host!r}: no job and machine of Slurm")
         words = [
             *self._commands.find("srun"),
             f"--jobid={job_id}",

@@ -87,17 +87,14 @@ def run(
             started = _start(words, folder, environment, stdin=stdin, tty=tty)
     except OSError as error:
         raise SiteRefusedError(f"{words[0]} can't be run: {error.strerror}", reason="SessionFailed") from error
-    process = started.process
     reader = threading.Thread(target=_pass_input, args=(started, stream), name="session-input", daemon=True)
     reader.start()
     try:
-        _pass_output(started, stream, is_over)
-        code = process.wait()
+        code = _pass_output(started, stream, is_over)
         stream.send(EXIT, b"%d" % exit_code(code if code >= 0 else 128 - code), end=True)
-        stream.wait_until_received()
     finally:
-        _end(process)
-        stream.close()
+        _end(started.process)
+        stream.stop_receiving()
         reader.join()
         started.close()
 
@@ -153,14 +150,15 @@ def _pass_input(started: Started, stream: TwoWay) -> None:
 def _resize(terminal: io.FileIO, data: bytes) -> None:
     if size := _SIZE.fullmatch(data):
         columns, rows = (min(int(number), 2**16 - 1) for number in size.groups())
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        with contextlib.suppress(OSError):  # of a terminal without a process
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
 def _write(started: Started, file: io.FileIO, data: bytes) -> bool:
     """Write all data; return false if the command reads no more."""
     while data:
         # what an ended command has left may keep its input open
-        if not select.select([], [file], [], POLL)[1]:
+        if not _is_ready(file, select.POLLOUT):
             if started.process.poll() is not None:
                 return False
             continue
@@ -171,22 +169,42 @@ def _write(started: Started, file: io.FileIO, data: bytes) -> bool:
     return True
 
 
-def _pass_output(started: Started, stream: TwoWay, is_over: Callable[[], bool]) -> None:
-    outputs, checked_at = dict(started.outputs), time.monotonic()
-    while outputs:
-        has_ended = started.process.poll() is not None
-        ready, _, _ = select.select(list(outputs), [], [], DRAIN if has_ended else POLL)
-        if not ready and has_ended:
-            return
+def _is_ready(file: io.FileIO, event: int) -> bool:
+    """Wait for at most POLL. Not select(2), which takes no descriptor above 1023."""
+    poll = select.poll()
+    poll.register(file, event)
+    return bool(poll.poll(POLL * 1000))
+
+
+def _pass_output(started: Started, stream: TwoWay, is_over: Callable[[], bool]) -> int:
+    """Pass on what the command writes until it ends; return its exit code."""
+    outputs = {file.fileno(): (file, channel) for file, channel in started.outputs.items()}
+    poll, checked_at = select.poll(), time.monotonic()
+    for descriptor in outputs:
+        poll.register(descriptor, select.POLLIN)
+    while (code := started.process.poll()) is None or outputs:
+        ready = []
+        if outputs:
+            ready = poll.poll((POLL if code is None else DRAIN) * 1000)
+            if not ready and code is not None:
+                break
+        else:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                started.process.wait(POLL)
         if time.monotonic() - checked_at >= POLL:
             checked_at = time.monotonic()
+            if stream.is_over:
+                raise StreamClosedError
             if is_over():
                 raise SiteRefusedError("the container has ended", reason="SessionEnded")
-        for file in ready:
+        for descriptor, _ in ready:
+            file, channel = outputs[descriptor]
             if data := _read(file):
-                stream.send(outputs[file], data)
+                stream.send(channel, data)
             else:
-                del outputs[file]
+                poll.unregister(descriptor)
+                del outputs[descriptor]
+    return started.process.wait()
 
 
 def _read(file: io.FileIO) -> bytes:
@@ -206,5 +224,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+    if process.poll() is None:  # else the number may be another process's
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)

@@ -40,10 +40,9 @@ def open_session(
         raise _refused(f"container {options.container!r} is not running", "NotRunning")
     if any("\0" in word for word in options.command):
         raise _refused("command: no word may have the character NUL", "InvalidRequest")
-    pod = record.pod or {}
-    entrance = batch.entrance(
-        record.started_job or record.job_id, str(pod.get("host", "")), job_folder.path, options.tty
-    )
+    host = str((record.pod or {}).get("host", ""))
+    # the submitter's own id first: the script has written the other one
+    entrance = batch.entrance(record.job_id or record.started_job, host, job_folder.path, options.tty)
     code_file = f"run/session.{secrets.token_hex(8)}" if entrance.reports_failures else ""
     script = ["bash", str(job_folder.path / "job.sh"), "session", options.container, "tty" * options.tty, code_file]
 
@@ -56,7 +55,8 @@ def open_session(
             return code
         path = Below(str(job_folder.path), code_file)
         recorded = atomic_files.read_line(path)
-        unlink(path)
+        with contextlib.suppress(OSError):
+            unlink(path)
         return int(recorded) if re.fullmatch("[0-9]{1,3}", recorded) else FAILED
 
     def run(stream: TwoWay) -> None:

@@ -97,11 +97,18 @@ def test_the_hub_ends_the_command(site: Any, job: str) -> None:
         session.receive()
 
 
+def test_a_command_that_ignores_its_end_is_killed(site: Any, job: str) -> None:
+    session = enter(site, job, "bash", "-c", "trap '' TERM HUP; while :; do sleep 0.2; done", "mark-4567.8")
+    eventually(lambda: processes.with_word("mark-4567.8"), "the command runs")
+    session.close()
+    eventually(lambda: not processes.with_word("mark-4567.8"), "the command was killed")
+
+
 def test_the_end_of_the_container_ends_the_command(site: Any, job: str) -> None:
     session = enter(site, job, "sleep", "2345.6")
     eventually(lambda: processes.with_word("2345.6"), "the command runs")
     jobs.cancel(site, job, forget=False)
-    with pytest.raises(SiteRefusedError, match="ended"):
+    with pytest.raises(SiteRefusedError, match="the container has ended"):
         outcome(session)
     eventually(lambda: not processes.with_word("2345.6"), "the command has ended")
 

@@ -573,3 +573,23 @@ def test_a_number_that_is_no_user_is_an_error_of_the_job(tmp_path: Path, user: s
 )
 def test_the_times_of_sbatch_are_read(text: str, seconds: float) -> None:
     assert slurm_flags._seconds(text) == seconds
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_what_a_script_has_written_is_no_word_for_srun(
+    tmp_path_factory: pytest.TempPathFactory, job: str, host: str
+) -> None:
+    """Srun reads a host with a slash as the name of a file, and takes lists and ranges."""
+    batch = make_batch_system(parse('pool = "p"\n[slurm]\nbin_dir = "/bin"\n'), FakeClock())
+    folder = tmp_path_factory.getbasetemp()
+    assert "--nodelist=node-0.site" in batch.entrance("7_3", "node-0.site", folder, tty=False).words
+    for words in ((job, "node-0"), ("7", host)):
+        try:
+            batch.entrance(*words, folder, tty=False)
+        except BatchError:
+            continue
+        named = "".join(words)
+        assert named.isascii() and not {*named} & {*"/,[]+= \n"}
+    for bad in ("/etc/shadow", "a,b", "n[1-2]", "", "-w", "a\n"):
+        with pytest.raises(BatchError):
+            batch.entrance("7", bad, folder, tty=False)

@@ -111,6 +111,19 @@ def test_a_slow_consumer_stops_the_sender():
     assert not thread.is_alive()
 
 
+def test_an_end_that_receives_no_more_still_sends():
+    network = Network()
+    network.ends[1].send(0, b"not read")
+    network.carry()
+    network.ends[0].stop_receiving()
+    with pytest.raises(StreamClosedError):
+        network.ends[0].receive()
+    network.ends[0].send(3, b"end")
+    network.carry()
+    assert network.ends[1].receive()[1] == b"end"
+    assert not network.ends[0].is_over
+
+
 def test_the_other_end_is_silent():
     network = Network()
     network.pass_time(GIVE_UP + 1)
