@@ -14,6 +14,7 @@ from bridge.apps.dashboard.headers import loopback_names
 from bridge.apps.dashboard.page_access import LocalAccess, ReviewedAccess
 from bridge.apps.dashboard.page_base import Explain, Sources
 from bridge.apps.dashboard.pages import Pages
+from bridge.apps.dashboard.pool_day import PoolDay
 from bridge.apps.dashboard.slurm_reader import SlurmReader
 from bridge.apps.view.pod_view import keep, keep_node
 from bridge.clock import SystemClock
@@ -92,7 +93,9 @@ class Dashboard:
         self._access: LocalAccess | ReviewedAccess = self._reviewed(agent) if settings.sign_in else self._local()
         path = CONFIGMAPS.path(*self._sums)
         self._slurm = SlurmReader(self._kube, path, self._clock, self._changes.mark)
-        sources = Sources(self._pods.items, self._nodes.items, self.problem, explain, lambda: self._slurm.state)
+        objects = self._pods.items, self._nodes.items
+        self._pool_day = PoolDay(*objects, lambda: not self.problem(), self._clock)
+        sources = Sources(*objects, self.problem, explain, lambda: self._slurm.state, lambda: self._pool_day.samples)
         pages = Pages(sources, self._changes, self._clock, settings.namespace or "")
         self._server = Server(
             make_app(pages, self._access, self._hosts),
@@ -123,6 +126,7 @@ class Dashboard:
             spawn(f"cache-{cache.name}", lambda c=cache: c.run(stopping))  # type: ignore[misc]
         spawn("changes", lambda: self._changes.run(stopping))
         spawn("slurm-sums", lambda: self._slurm.run(stopping))
+        spawn("pool-day", lambda: self._pool_day.run(stopping))
         spawn("dashboard-server", lambda: self._server.run(stopping))
         spawn("dashboard-certificates", self._watch_certificates)
         if self._settings.sign_in:

@@ -14,6 +14,7 @@ from bridge.apps.dashboard.slurm_reader import SlurmState
 from bridge.apps.view.pod_view import PodView
 from bridge.clock import Clock
 from bridge.kube.object_store import Object
+from bridge.slurm.day_history import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Sources:
     """Returns why the objects may be incomplete or old; empty if they are not."""
     explain: Explain
     slurm: Callable[[], SlurmState] = SlurmState
+    pool_day: Callable[[], Sequence[Sample]] = tuple
 
 
 class PageBase:

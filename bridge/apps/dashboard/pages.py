@@ -48,10 +48,16 @@ class Pages(PageBase):
             reasons=pod_counts.reasons(seen),
             pools=overview.foremost(pools),
             nodes=overview.foremost(nodes),
-            plots=plots.of(self._slurm().day, self._clock.time()),
+            days=[day for day in self._days(may_nodes) if day[1]],
             may_nodes=may_nodes,
             limited=limited,
         )
+
+    def _days(self, may_nodes: bool) -> list[tuple[str, list[plots.Plot]]]:
+        """Return the plots of Slurm and of the pools that the user may see."""
+        now = self._clock.time()
+        pool_day = self._sources.pool_day() if may_nodes else ()
+        return [("Slurm", plots.of(self._slurm().day, now)), ("pools", plots.of(pool_day, now, what="pods"))]
 
     def workloads(self) -> str:
         """Render one page of the selected workloads."""

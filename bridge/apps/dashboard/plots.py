@@ -23,16 +23,20 @@ class Plot:
     paths: tuple[tuple[str, str], ...]
 
 
-def of(samples: Sequence[Sample], now: float) -> list[Plot]:
-    """Return the plots of the day that ends at ``now`` (seconds since the epoch); none without samples."""
+def of(samples: Sequence[Sample], now: float, *, what: str = "jobs") -> list[Plot]:
+    """Return the plots of the day that ends at ``now`` (seconds since the epoch); none without samples.
+
+    ``what`` is counted: ``jobs`` of Slurm, where others use CPUs too, or ``pods`` of pools.
+    """
     shown = [each for each in samples if now - DAY <= each.at <= now + PERIOD]
     if not shown:
         return []
     last = shown[-1]
     top = max(max(each.cpus, each.own_cpus + each.other_cpus) for each in shown)
+    others = f", {last.other_cpus:,} by other jobs" if what == "jobs" else ""
     used = Plot(
         "CPUs in use",
-        f"{last.own_cpus:,} by podbridge's pods, {last.other_cpus:,} by other jobs, of {last.cpus:,}",
+        f"{last.own_cpus:,} by podbridge's pods{others}, of {last.cpus:,}",
         (
             ("other", _area(shown, now, lambda each: each.own_cpus + each.other_cpus, top)),
             ("use", _area(shown, now, lambda each: each.own_cpus, top)),
@@ -41,11 +45,11 @@ def of(samples: Sequence[Sample], now: float) -> list[Plot]:
     )
     most = max(each.waiting for each in shown)
     waiting = Plot(
-        "podbridge's waiting jobs",
+        f"podbridge's waiting {what}",
         f"{last.waiting:,} now, {most:,} at most",
         (("waits", _area(shown, now, lambda each: each.waiting, most)),),
     )
-    return [used, waiting, _hourly("Started jobs", shown, now, STARTED), _hourly("Ended jobs", shown, now, ENDED)]
+    return [used, waiting, _hourly(f"Started {what}", shown, now, STARTED), _hourly(f"Ended {what}", shown, now, ENDED)]
 
 
 def _x(at: float, now: float) -> float:

@@ -34,7 +34,7 @@ class TableClient:
 class Site:
     """The application, signed in as the user of a kubeconfig."""
 
-    def __init__(self, pods=(), nodes=(), logs=(), may=None, access=None, sums=None, may_sums=True):
+    def __init__(self, pods=(), nodes=(), logs=(), may=None, access=None, sums=None, may_sums=True, pool_day=()):
         paths = {f"/api/v1/namespaces/{p['metadata']['namespace']}/pods/{p['metadata']['name']}": p for p in pods}
         self.client = TableClient(paths, logs)
         self.access = access or LocalAccess(self.client, nodes=True)
@@ -58,6 +58,7 @@ class Site:
             lambda: "",
             lambda *_: Explanation(self.report, self.events),
             lambda: self.slurm,
+            lambda: pool_day,
         )
         pages = Pages(sources, self.changes, SystemClock())
         self.app = make_app(pages, self.access, lambda: {HOST})
