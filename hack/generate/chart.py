@@ -181,6 +181,6 @@ def values() -> list[tuple[str, str, str]]:
 
 def table() -> str:
     """Return the table of values."""
-    lines = ["| value | default | description |", "| --- | --- | --- |"]
+    lines = ["| value | default | description |", "|---|---|---|"]
     lines += [f"| `{path}` | {default} | {text.replace('|', chr(92) + '|')} |" for path, default, text in values()]
     return "\n".join(lines) + "\n"

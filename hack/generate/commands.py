@@ -21,7 +21,7 @@ kubectl.
 
 ## Find the right command
 | question | command |
-| --- | --- |
+|---|---|
 | Is everything installed and connected? | `podbridge check` |
 | What runs, what waits, what is used? | `podbridge top` |
 | Why does this pod wait? | `podbridge explain pod NAME` |
@@ -34,7 +34,7 @@ kubectl.
 
 ## Rules for all commands
 | subject | rule |
-| --- | --- |
+|---|---|
 | configuration | `--config FILE`, else `$PODBRIDGE_CONFIG`, else what the cluster publishes, else the defaults |
 | installation | `$PODBRIDGE_INSTALLATION`, else `podbridge`: the one whose published configuration is used |
 | cluster | `--kubeconfig FILE` and `--context NAME`, else `$KUBECONFIG`, `~/.kube/config`, the service account |
@@ -113,7 +113,7 @@ def _options(command: click.Command, context: click.Context) -> str:
     rows = [record for each in shown if (record := each.get_help_record(context))]
     options = [(names, text) for names, text in rows if names.split()[-1] != "--help" and names.split()[0] not in RULES]
     lines = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in options]
-    return "\n".join(["| option | meaning |", "| --- | --- |", *lines]) if lines else ""
+    return "\n".join(["| option | meaning |", "|---|---|", *lines]) if lines else ""
 
 
 def _cell(text: str) -> str:

@@ -11,7 +11,9 @@ from pydantic import BaseModel
 
 from bridge import job_ends, names
 from bridge.config.hub import Config
+from bridge.config.interlink import InterlinkSection
 from bridge.config.policies import FIELDS, SIZES
+from bridge.config.pool_kind import RestSection
 from bridge.telemetry import metrics  # noqa: F401  (registers the metrics)
 from bridge.workload import pool_selection
 from bridge.workload.annotations import KEYS, Key
@@ -158,7 +160,7 @@ OWN_NAMES = (
 
 def table(headers: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table."""
-    lines = ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)]
+    lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines)
 
@@ -180,9 +182,15 @@ def slurm_annotations() -> str:
 
 
 def configuration(model: type[BaseModel] = Config, prefix: str = "") -> list[list[str]]:
-    """Return a row for each key of the configuration."""
+    """Return a row for each key of the configuration; keys that all REST pools have stand once."""
     rows: list[list[str]] = []
+    repeated = issubclass(model, RestSection) and model is not InterlinkSection
+    if repeated:
+        common = "`, `".join(field.alias or name for name, field in RestSection.model_fields.items())
+        rows.append([f"`{prefix}*`: `{common}`", "", "As for `pools.interlink[]`."])
     for name, field in model.model_fields.items():
+        if repeated and name in RestSection.model_fields:
+            continue
         key = prefix + (field.alias or name)
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             rows += configuration(field.annotation, key + ".")

@@ -109,7 +109,7 @@ def files() -> dict[Path, str]:
         ("Options of slurm-sd", "option", OPTIONS),
         ("Annotations", "annotation", ANNOTATIONS),
     ):
-        lines = [f"### {title}", f"| {first} | here |", "| --- | --- |"]
+        lines = [f"### {title}", f"| {first} | here |", "|---|---|"]
         lines += [f"| `{name}` | {meaning} |" for name, meaning in rows.items()]
         parts.append("\n".join(lines))
     return {PAGE: between(PAGE, "\n\n".join(parts) + "\n")}

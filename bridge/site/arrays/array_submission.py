@@ -5,7 +5,7 @@ the file of the array (:mod:`bridge.site.batch.array_files`), on disk; in the di
 ``job.json``; after the submission, the id of each pod's batch job.
 
 | killed after | what follows |
-| --- | --- |
+|---|---|
 | the directory of a pod | the leader submits it with the others that wait |
 | the file of the array | the next leader gives each of its pods their index, as if the submission got no answer |
 | the submission, without the ids | the list of the batch system's jobs shows the job of each pod |

@@ -28,7 +28,7 @@ def fields(schema, path=""):
 
 def documented(heading):
     """Return the first column of the table with this heading."""
-    table = PAGE.partition(f"| {heading} | meaning |\n| --- | --- |\n")[2].partition("\n\n")[0]
+    table = PAGE.partition(f"| {heading} | meaning |\n|---|---|\n")[2].partition("\n\n")[0]
     return [re.match(r"\| `([^`]+)` \|", line)[1] for line in table.splitlines()]
 
 
