@@ -11,6 +11,8 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+from bridge.serving.upgrade import ProtocolViolationError
+
 HEADERS_LIMIT = 16 * 2**10
 """Maximum bytes of a header block after its decompression, and of a control frame before it."""
 STREAMS = 16
@@ -45,8 +47,8 @@ DICTIONARY = b"".join(struct.pack(">I", len(word)) + word.encode() for word in _
 """The preset dictionary of header blocks (SPDY/3, section 2.6.10.1): the protocol fixes its bytes."""
 
 
-class SpdyError(Exception):
-    """The client has violated the protocol or a limit. The connection is of no more use."""
+class SpdyError(ProtocolViolationError):
+    """The client has violated SPDY or a limit."""
 
 
 @dataclass(frozen=True, slots=True)

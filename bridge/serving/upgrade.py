@@ -23,6 +23,10 @@ _MOST_LATER = 16
 _Converse = Callable[["Duplex"], object]
 
 
+class ProtocolViolationError(Exception):
+    """The client has violated the protocol or a limit. The connection is of no more use."""
+
+
 class Duplex:
     """A connection that one thread receives from while other threads send. All methods may raise OSError.
 

@@ -10,11 +10,9 @@ from werkzeug.datastructures import Headers
 
 from bridge.protocol.model.sessions import CommandOptions
 from bridge.serving.http_error import AnswerError
+from bridge.serving.websocket_connection import V4, V5, WEBSOCKET, handshake
 
 PROTOCOL_HEADER = "X-Stream-Protocol-Version"
-PROTOCOL = "v4.channel.k8s.io"
-"""The newest form of a command's streams over SPDY, and that of the kubelet since Kubernetes 1.4: the exit code is in a
-Status. ``v5`` differs only in WebSockets."""
 SPDY = "SPDY/3.1"
 ERROR, STDIN, STDOUT, STDERR, RESIZE = "error", "stdin", "stdout", "stderr", "resize"
 _PARAMETERS = {STDIN: "input", STDOUT: "output", STDERR: "error"}
@@ -52,29 +50,36 @@ def command_request(query: bytes, container: str) -> CommandRequest:
     return CommandRequest(options, frozenset(streams))
 
 
-def require_spdy(method: str, headers: Headers) -> None:
-    """Raise :class:`AnswerError` unless the client asks for SPDY and a form of its streams that this server knows.
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """The form of a command's streams: the protocol of the connection, and the headers of the answer."""
 
-    A GET is refused, as it needs only the permission to read: the API server sends POST.
+    upgrade: str
+    headers: dict[str, str]
+
+
+def stream_form(method: str, headers: Headers) -> StreamForm:
+    """Return the form that the client asks for. Raises :class:`AnswerError` for one that this server does not know.
+
+    The API server sends POST and SPDY for a client that offers ``v5.channel.k8s.io``. The WebSocket of an older one,
+    such as Airflow's, goes through to the kubelet, with GET.
     """
-    offered = [name.strip() for name in headers.get(PROTOCOL_HEADER, "").split(",")]
-    upgrade = headers.get("Upgrade", "")
-    if upgrade.lower() == "websocket":
-        raise AnswerError(
-            400,
-            "a WebSocket to a virtual node is not possible: a client of the API server must offer v5.channel.k8s.io, "
-            f"which the API server translates to {SPDY}",
-        )
+    upgrade = headers.get("Upgrade", "").lower()
+    if upgrade == WEBSOCKET:
+        return StreamForm(WEBSOCKET, handshake(headers, (V5, V4)))
     if method != "POST":
-        raise AnswerError(405, "commands need POST")
-    if "upgrade" not in headers.get("Connection", "").lower() or SPDY.lower() not in upgrade.lower():
-        raise AnswerError(400, f"the request must upgrade its connection to {SPDY}")
-    if PROTOCOL not in offered:
+        raise AnswerError(405, "commands need POST, or a WebSocket")
+    if "upgrade" not in headers.get("Connection", "").lower() or SPDY.lower() not in upgrade:
+        raise AnswerError(400, f"the request must upgrade its connection to {SPDY} or {WEBSOCKET}")
+    offered = [name.strip() for name in headers.get(PROTOCOL_HEADER, "").split(",")]
+    # the newest form over SPDY, where v5 does not differ: the exit code is in a Status
+    if V4 not in offered:
         raise AnswerError(
             403,
             f"unable to upgrade: unable to negotiate protocol: client supports {', '.join(offered) or 'none'}, "
-            f"server accepts {PROTOCOL}",
+            f"server accepts {V4}",
         )
+    return StreamForm(SPDY, {PROTOCOL_HEADER: V4})
 
 
 def _flag(values: Mapping[str, Sequence[str]], name: str) -> bool:

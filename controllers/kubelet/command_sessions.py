@@ -19,15 +19,9 @@ from bridge.serving.http_error import AnswerError
 from bridge.serving.spdy_connection import SpdyConnection
 from bridge.serving.streaming import LIMIT, ON_HANG_UP
 from bridge.serving.upgrade import Duplex, switch_protocols
+from bridge.serving.websocket_connection import WebSocketConnection
 from bridge.telemetry.metrics import COMMAND_BYTES, COMMANDS, RUNNING_COMMANDS
-from controllers.kubelet.command_request import (
-    PROTOCOL,
-    PROTOCOL_HEADER,
-    SPDY,
-    CommandRequest,
-    command_request,
-    require_spdy,
-)
+from controllers.kubelet.command_request import SPDY, CommandRequest, StreamForm, command_request, stream_form
 from controllers.kubelet.containers import check_running
 from controllers.kubelet.remote_command import RemoteCommand
 
@@ -58,7 +52,7 @@ class CommandSessions:
     def _open(self, pod: Pod, pool: Pool, start: Start, container: str, user: str) -> flask.Response:
         metadata = pod["metadata"]
         wanted = command_request(flask.request.query_string, container)
-        require_spdy(flask.request.method, flask.request.headers)
+        form = stream_form(flask.request.method, flask.request.headers)
         check_running(pod, pool.job(metadata["uid"]), container)
         with ExitStack() as undo:
             undo.callback(self._shares.enter(metadata["namespace"], metadata["uid"]))
@@ -72,16 +66,29 @@ class CommandSessions:
                 "user": user,
             }
             response = switch_protocols(
-                SPDY, lambda duplex: _serve(duplex, session, wanted, about), {PROTOCOL_HEADER: PROTOCOL}
+                form.upgrade,
+                lambda duplex: _serve(_connection(duplex, form, wanted), session, wanted, about),
+                form.headers,
             )
             response.call_on_close(undo.pop_all().close)
         return response
 
 
-def _serve(duplex: Duplex, session: Session, wanted: CommandRequest, about: Mapping[str, str]) -> None:
+def _connection(duplex: Duplex, form: StreamForm, wanted: CommandRequest) -> SpdyConnection | WebSocketConnection:
+    if form.upgrade == SPDY:
+        return SpdyConnection(duplex)
+    return WebSocketConnection(duplex, wanted.streams, form.headers["Sec-WebSocket-Protocol"])
+
+
+def _serve(
+    connection: SpdyConnection | WebSocketConnection,
+    session: Session,
+    wanted: CommandRequest,
+    about: Mapping[str, str],
+) -> None:
     begin = time.monotonic()
     received, sent = _Bytes("in"), _Bytes("out")
-    command = RemoteCommand(SpdyConnection(duplex), session, wanted.streams, received.add, sent.add)
+    command = RemoteCommand(connection, session, wanted.streams, received.add, sent.add)
     COMMANDS.labels("started").inc()
     log.info("command started", extra=kv(**about))
     end = "an unexpected error"

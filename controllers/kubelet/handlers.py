@@ -66,9 +66,12 @@ class KubeletHandlers:
         self._commands = CommandSessions()
         self._scrapes: SingleFlightCache[bytes] = SingleFlightCache(clock, limit=16)
 
-    def check(self, node: str) -> None:
-        """Raise :class:`AnswerError` 403 unless the user may send this request to the node (empty: to any node)."""
-        self._authorizer.check(flask.g.user, flask.request.method, flask.request.path, node)
+    def check(self, node: str, method: str = "") -> None:
+        """Raise :class:`AnswerError` 403 unless the user may send this request to the node (empty: to any node).
+
+        ``method`` is that of the permission, if it is not that of the request.
+        """
+        self._authorizer.check(flask.g.user, method or flask.request.method, flask.request.path, node)
 
     # --- one pod ------------------------------------------------------------------------------------------------------
     def container_logs(self, namespace: str, name: str, container: str) -> flask.Response:
@@ -87,7 +90,8 @@ class KubeletHandlers:
 
     def run_command(self, namespace: str, name: str, container: str, uid: str | None = None) -> flask.Response:
         """Answer ``kubectl exec`` and ``kubectl cp``."""
-        pod, pool = _known(self._find(namespace, name))
+        # a WebSocket is a GET, but to run a command needs more than the permission to read
+        pod, pool = _known(self._find(namespace, name, "POST"))
         if uid not in (None, pod["metadata"]["uid"]):
             raise AnswerError(404, f'pod "{name}" with UID {uid} does not exist')
         if (start := pool.sessions) is None:
@@ -98,10 +102,10 @@ class KubeletHandlers:
         """Refuse ``kubectl attach`` and ``port-forward``, and name an alternative."""
         return _not_possible(flask.request.path.split("/")[1], _node(self._find(namespace, name)[0]))
 
-    def _find(self, namespace: str, name: str) -> Located:
+    def _find(self, namespace: str, name: str, method: str = "") -> Located:
         located = self._sources.find(namespace, name)
         # checked first: a user without permission must not learn whether the pod exists
-        self.check(_node(located[0]) if located is not None else "")
+        self.check(_node(located[0]) if located is not None else "", method)
         if located is None:
             raise AnswerError(404, f'pod "{name}" does not exist')
         return located

@@ -1,4 +1,4 @@
-"""Connects ``kubectl exec`` with a session at a site: streams of SPDY on one side, output and input on the other.
+"""Connects ``kubectl exec`` with a session at a site: streams of the client here, output and input there.
 
 One thread passes on what the client sends; the calling thread what the command writes. If the client disconnects, the
 session is closed. If the session ends, the client gets the end of all streams and a Status on the error stream, and
@@ -17,9 +17,11 @@ from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.protocol.model.sessions import STDOUT as STDOUT_CHANNEL
 from bridge.protocol.model.sessions import Exit, Session
-from bridge.serving.spdy import REFUSED_STREAM, Data, Open, Reset, SpdyError
+from bridge.serving.spdy import REFUSED_STREAM, Data, Open, Reset
 from bridge.serving.spdy_connection import SpdyConnection
 from bridge.serving.streaming import WRITE_TIMEOUT
+from bridge.serving.upgrade import ProtocolViolationError
+from bridge.serving.websocket_connection import WebSocketConnection
 from controllers.kubelet.command_request import ERROR, RESIZE, STDERR, STDIN, STDOUT
 
 log = logging.getLogger(__name__)
@@ -41,7 +43,12 @@ class RemoteCommand:
     """
 
     def __init__(
-        self, connection: SpdyConnection, session: Session, streams: frozenset[str], received: Count, sent: Count
+        self,
+        connection: SpdyConnection | WebSocketConnection,
+        session: Session,
+        streams: frozenset[str],
+        received: Count,
+        sent: Count,
     ) -> None:
         self._connection, self._session = connection, session
         self._expected = streams
@@ -102,7 +109,7 @@ class RemoteCommand:
                     self._take(kind, frame)
         except OSError as error:
             gone = f"the client disconnected: {error}"
-        except SpdyError as error:
+        except ProtocolViolationError as error:
             gone = f"the client violated the protocol: {error}"
         except Exception:
             log.exception("input of a command broken off")

@@ -103,9 +103,18 @@ def test_the_python_client(site: Site, sessions: LocalSessions, monkeypatch: pyt
     command.write_stdin("hello\n")
     assert command.readline_stdout(timeout=10) == "hello"
     command.close()
-    # Airflow and others with an older client: its WebSocket goes through to the kubelet, which refuses it in words
+    # Airflow and others with an older client: its WebSocket goes through to the kubelet
+    monkeypatch.setattr(ws_client, "V5_CHANNEL_PROTOCOL", "v4.channel.k8s.io")
+    command = ws_stream(api.connect_get_namespaced_pod_exec, _preload_content=False, **wanted)
+    command.write_stdin("hello\n")
+    assert command.readline_stdout(timeout=10) == "hello"
+    command.close()
+    wanted |= {"command": ["sh", "-c", "echo out; echo err >&2; exit 3"], "stdin": False, "stderr": True}
+    command = ws_stream(api.connect_get_namespaced_pod_exec, _preload_content=False, **wanted)
+    command.run_forever(timeout=10)
+    assert (command.read_stdout(), command.read_stderr(), command.returncode) == ("out\n", "err\n", 3)
     monkeypatch.setattr(ws_client, "V5_CHANNEL_PROTOCOL", "channel.k8s.io")
-    with pytest.raises(kubernetes.client.ApiException, match=r"must offer v5\.channel.k8s.io"):
+    with pytest.raises(kubernetes.client.ApiException, match=r"server accepts v5\.channel.k8s.io, v4"):
         ws_stream(api.connect_get_namespaced_pod_exec, **wanted)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from werkzeug.datastructures import Headers
 
 from bridge.serving.http_error import AnswerError
-from controllers.kubelet.command_request import command_request, require_spdy
+from controllers.kubelet.command_request import command_request, stream_form
 
 SPDY = {
     "Connection": "Upgrade",
@@ -69,15 +69,15 @@ def test_any_query_is_refused_or_read(query: bytes) -> None:
 
 
 def test_spdy_with_a_form_that_is_known() -> None:
-    require_spdy("POST", Headers(SPDY))
-    require_spdy("POST", Headers({**SPDY, "Connection": "keep-alive, upgrade", "Upgrade": "spdy/3.1"}))
+    assert stream_form("POST", Headers(SPDY)).headers == {"X-Stream-Protocol-Version": "v4.channel.k8s.io"}
+    stream_form("POST", Headers({**SPDY, "Connection": "keep-alive, upgrade", "Upgrade": "spdy/3.1"}))
 
 
 @pytest.mark.parametrize(
     ("method", "changes", "status", "words"),
     [
         ("GET", {}, 405, "POST"),
-        ("GET", {"Upgrade": "websocket"}, 400, "v5.channel.k8s.io"),
+        ("GET", {"Upgrade": "websocket"}, 400, "Sec-WebSocket-Version"),
         ("POST", {"Upgrade": ""}, 400, "SPDY/3.1"),
         ("POST", {"Connection": "close"}, 400, "SPDY/3.1"),
         ("POST", {"X-Stream-Protocol-Version": ""}, 403, "client supports none"),
@@ -86,5 +86,5 @@ def test_spdy_with_a_form_that_is_known() -> None:
 )
 def test_other_requests_are_refused(method: str, changes: dict[str, str], status: int, words: str) -> None:
     with pytest.raises(AnswerError, match=words) as error:
-        require_spdy(method, Headers({**SPDY, **changes}))
+        stream_form(method, Headers({**SPDY, **changes}))
     assert error.value.status == status

@@ -21,7 +21,7 @@ from bridge.protocol.model.sessions import CommandOptions
 from bridge.serving.streaming import LIMIT, ON_HANG_UP
 from bridge.serving.upgrade import UPGRADE
 from controllers.kubelet.authentication import TokenAuthenticator, User
-from controllers.kubelet.authorization import KubeletAuthorizer
+from controllers.kubelet.authorization import REMEMBER_NO, KubeletAuthorizer
 from controllers.kubelet.handlers import SCRAPE_CACHED, Located, Sources
 from controllers.kubelet.kubelet_app import make_app
 from tests.fakes.clock import FakeClock
@@ -264,6 +264,12 @@ SPDY = {
     "Upgrade": "SPDY/3.1",
     "X-Stream-Protocol-Version": "v5.channel.k8s.io, v4.channel.k8s.io",
 }
+WEBSOCKET = {
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Protocol": "v4.channel.k8s.io",
+}
 EXEC = "/exec/ns/a/main?command=ls&output=1"
 
 
@@ -321,7 +327,7 @@ def test_commands_have_shares(served: Served) -> None:
         ("/exec/ns/a/side?command=ls&output=1", "POST", {}, 400, '"side" in pod "a" is not running: it has ended'),
         ("/exec/ns/a/main?output=1", "POST", {}, 400, "a command is required"),
         (EXEC, "GET", {}, 405, "POST"),
-        (EXEC, "GET", {"Upgrade": "websocket"}, 400, "v5.channel.k8s.io"),
+        (EXEC, "GET", {"Upgrade": "websocket"}, 400, "Sec-WebSocket-Version"),
         (EXEC, "POST", {"X-Stream-Protocol-Version": "v3.channel.k8s.io"}, 403, "unable to negotiate"),
     ],
 )
@@ -362,6 +368,12 @@ def test_a_command_on_a_pool_that_has_not_been_heard_of(served: Served) -> None:
 def test_reading_does_not_give_the_right_to_write(served: Served) -> None:
     served.rights.discard("admin create proxy ")
     assert served.get("/exec/ns/a/main", method="POST").status_code == 403
+    commands = Commands(served)
+    assert commands.run(method="GET", **WEBSOCKET).status_code == 403, "a WebSocket is a GET, but runs a command"
+    served.rights.add("admin create proxy ")
+    served.rights.discard("admin get proxy ")
+    served.clock.advance(REMEMBER_NO)
+    assert commands.run(method="GET", **WEBSOCKET).status_code == 101
 
 
 def test_interlink_2_5_pods_is_a_list_of_pods(served: Served) -> None:
