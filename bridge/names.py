@@ -91,7 +91,7 @@ GRANT = "bridge.vk.io/grant"
 """Annotation: ``<pool>/<ticket>`` of the job that may run the pod, written in the same call as the binding."""
 PLACE_IN_JOB = "bridge.vk.io/place-in-job"
 """Annotation of a pod of a group: ``<gang>/<rank>/<size>``, its place in the one job of the group at a pool
-(:mod:`bridge.workload.remote_gangs`), written in the same call as the binding, or before it if the group races."""
+(:mod:`bridge.workload.remote_gangs`), written in the same call as the binding, or before it (empty: none)."""
 RACE_ALLOWED = "bridge.vk.io/race"
 """Annotation of a virtual node: ``true`` if its site lets pods race."""
 GANG_RACE_ALLOWED = "bridge.vk.io/gang-race"

@@ -191,7 +191,8 @@ class BindToPool:
 class SetPlaces:
     """Record the places of the group with this key, in the order of preference; the controllers submit the jobs.
 
-    Each member of a group gets its place in the group's job, too; a bare pod has none.
+    Each member of a group gets its place in the group's job, too; a bare pod has none. A group that does not race has
+    no places but those in its job.
     """
 
     key: str

@@ -2,7 +2,9 @@
 
 The scheduler binds all members of a group to one pool and writes the annotation with each Binding; if the group races,
 it writes the annotation with the places of the race. The site submits the job of the group once it has the scripts of
-all ``size`` members. A pod that is created for a member that is over gets its rank in the same job.
+all ``size`` members. A pod that is created for a member that is over gets its rank in the same job. If a later leader
+could choose other members, the scheduler writes the annotation to all waiting pods of the group before the first
+Binding: the write makes the Bindings fail that a former leader still has on the way.
 
 Of a group that races, the Binding of the pod with rank 0 is the grant of all. So its successor does not get this rank:
 the group gets another gang.
@@ -46,14 +48,22 @@ class Place:
 
     @property
     def text(self) -> str:
-        """The value of the annotation."""
-        return f"{self.gang}/{self.rank}/{self.size}"
+        """The value of the annotation; empty for :data:`NOWHERE`."""
+        return f"{self.gang}/{self.rank}/{self.size}" if self.gang else ""
 
     def annotations(self, pod: Pod) -> dict[str, str]:
         """Return the annotations for a pod; a Binding removes none, so those of an earlier race become empty."""
         runs = ",".join(f"{len([*run])}x{shape}" for shape, run in itertools.groupby(self.shapes))
         is_set = runs or names.SHAPES_IN_JOB in (pod["metadata"].get("annotations") or {})
         return {names.PLACE_IN_JOB: self.text, **({names.SHAPES_IN_JOB: runs} if is_set else {})}
+
+    def is_recorded(self, pod: Pod) -> bool:
+        """Whether a pod has these annotations."""
+        return self.annotations(pod).items() <= (pod["metadata"].get("annotations") or {}).items()
+
+
+NOWHERE = Place("", 0, 0)
+"""Of a waiting pod of a group that is left out of the job."""
 
 
 def place_of(pod: Pod) -> Place | None:
@@ -68,6 +78,11 @@ def place_of(pod: Pod) -> Place | None:
     size = int(match[3])
     place = Place(match[1], int(match[2]), size, _shapes(pod, size))
     return place if place.rank < place.size and place.size > 1 else None
+
+
+def has_record(pod: Pod) -> bool:
+    """Whether a place was recorded for the pod, if only :data:`NOWHERE`."""
+    return names.PLACE_IN_JOB in (pod["metadata"].get("annotations") or {})
 
 
 def _shapes(pod: Pod, size: int) -> tuple[str, ...]:

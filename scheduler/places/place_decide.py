@@ -6,7 +6,8 @@ one more pool. A pool to which the pod's namespace does not send its Secrets is 
 not bound: it gets places at several pools (:mod:`scheduler.places.race_places`).
 
 A group of more than one pod gets one pool, which must run groups and have room for all waiting members. Later members
-go to the same pool (:mod:`scheduler.gang_ranks`), as do the others once one has won a race. If none of the
+go to the same pool (:mod:`scheduler.gang_ranks`), as do the others once one has won a race. If a later leader could
+choose other members for the job, their places are recorded first. If none of the
 selected pools runs groups, each member goes to a pool on its own. The colocated Slurm keeps the groups that may have a
 job there, unless they race, and those with a member that runs there.
 """
@@ -47,6 +48,7 @@ DIFFERS = "the next job of the group is for members that request other resources
 
 Action = BindToPool | Join | SetPlaces | SetCondition
 _Results = list[Action | Local]
+_Placed = list[tuple[Pod, Place | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +118,16 @@ def _decide_group(view: PlaceView, group: Group, usage: PlannedUsage, shapes: Sh
     if text := incomplete(group):
         return _leave(view, group, text) if is_at_slurm else _set_conditions(view, group.waiting, text, INCOMPLETE)
     chosen, strangers = member_places.choose_members(group)
-    results = _choose(view, chosen, usage, shapes.of(chosen.waiting))
+    results = _choose(view, chosen, usage, shapes.of(chosen.waiting), strangers)
     if is_at_slurm:  # the decision about the job there writes the conditions
         return [*[one for one in results if not isinstance(one, Local)], *_leave(view, group, candidates.STAYS)]
     return [*_set_conditions(view, strangers, DIFFERS, "GangDiffers"), *results]
 
 
-def _choose(view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape) -> _Results:
-    """Choose one pool for all waiting members."""
+def _choose(
+    view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape, strangers: Sequence[Pod] = ()
+) -> _Results:
+    """Choose one pool for all waiting members; ``strangers`` are waiting pods of the group that get no place."""
     pod, selector, members = group.waiting[0], shape.selector, group.waiting
     if not selector.remote:
         return [] if view.colocated else _set_conditions(view, members, NO_POOL)
@@ -131,7 +135,7 @@ def _choose(view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape) ->
         kept = next(filter(None, map(places.recorded, members)), ())
         selection = _places(view, group, kept, shape, usage)
         if kept or len(selection.selected) > 1:
-            return _race(view, group, kept, selection)
+            return _race(view, group, kept, selection, strangers)
     if candidates.stays_in_slurm(view, shape, pod):
         return _stay(view, group)
     # a pod that may have a job at Slurm stays there, if it has no other place
@@ -148,8 +152,9 @@ def _choose(view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape) ->
         reason = place_policy.explain(view, refused, open_pools)
         if pool == names.LOCAL_POOL:
             return _leave(view, group, reason)
-        gang = Gang(pool, view.new_gang(), len(members), {}) if len(members) > 1 else None
-        placed = [(pod, None)] if gang is None else gang_ranks.assign(members, group.slots, gang)
+        placed, unrecorded = _begin(view, group, strangers)
+        if unrecorded:
+            return [SetPlaces(group.key, tuple(unrecorded), (), f"pool {pool}: {reason}")]
         return [_bind(group, placed, pool, reason, usage)]
     if any(each.name == names.LOCAL_POOL and not each.problem for each in found):
         return _leave(view, group, "no pool has room now; Slurm queues the pod")
@@ -158,6 +163,33 @@ def _choose(view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape) ->
     none = f"no pool takes {whom}{' now' if waits else ''}"
     message = f"{none}: {place_policy.listed(refused)}" if refused else _nothing(selector)
     return _set_conditions(view, members, message, "NoRoomNow" if waits else "Unschedulable")
+
+
+def _begin(view: PlaceView, group: Group, strangers: Sequence[Pod]) -> tuple[_Placed, _Placed]:
+    """Return the members with their places in a new job, and the places to be recorded before the first Binding.
+
+    If the group needs all its pods, each leader binds the oldest first, and one of these Bindings is accepted. If it
+    needs fewer, the first Binding of a former leader may be that of another pod, which would wait for others alone.
+    """
+    members = group.waiting
+    if group.ref is None:
+        return [(members[0], None)], []
+    if len(members) == 1:
+        return [(members[0], None)], _unrecorded(strangers, [])
+    gang = gang_ranks.offered(members)
+    if gang is None or gang.size != len(members):
+        gang = Gang("", view.new_gang(), len(members), {})
+    placed = gang_ranks.assign(members, group.slots, gang)
+    if not strangers and group.minimum >= group.size and not any(map(remote_gangs.has_record, members)):
+        return [*placed], []
+    # as in a race, the Binding of the pod with rank 0 is the first one, and its successor makes another gang
+    return sorted(placed, key=lambda each: each[1].rank), _unrecorded(strangers, placed)
+
+
+def _unrecorded(strangers: Sequence[Pod], placed: Iterable[tuple[Pod, Place]]) -> _Placed:
+    """Return the places that the pods do not have yet; the strangers get none, so they come first."""
+    wanted = [*[(pod, remote_gangs.NOWHERE) for pod in strangers], *placed]
+    return [(pod, place) for pod, place in wanted if places.recorded(pod) or not place.is_recorded(pod)]
 
 
 def _join(view: PlaceView, group: Group, gang: Gang, usage: PlannedUsage, shapes: Shapes) -> _Results:
@@ -248,10 +280,18 @@ def _places(
     return race_places.select(found, kept, view.most_places)
 
 
-def _race(view: PlaceView, group: Group, kept: tuple[str, ...], selection: race_places.Places) -> _Results:
+def _race(
+    view: PlaceView,
+    group: Group,
+    kept: tuple[str, ...],
+    selection: race_places.Places,
+    strangers: Sequence[Pod],
+) -> _Results:
     text = f"queued at {', '.join(selection.selected) or 'no pool'}" + (
         f"; not {place_policy.listed(selection.refused)}" if selection.refused else ""
     )
+    if unrecorded := _unrecorded(strangers, []):  # before the others get places: a stranger may be the first of a gang
+        return [SetPlaces(group.key, tuple(unrecorded), (), DIFFERS)]
     members = [(pod, None) for pod in group.waiting] if len(group.waiting) == 1 else _ranked(view, group)
     changed = [
         (pod, place)

@@ -188,7 +188,7 @@ class PoolPlaces:
                     self._writer.set_places(action.members, action.places)
                     members, pod = len(action.members), pods.key(action.pod)
                     extra = kv(pod=pod, members=members, places=",".join(action.places), why=action.why)
-                    log.info("pod races", extra=extra)
+                    log.info("places recorded", extra=extra)
                 case SetCondition():
                     self._writer.set_condition(action.pod, action.reason, action.message)
 

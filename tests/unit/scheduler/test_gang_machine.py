@@ -47,8 +47,7 @@ class Gangs(RuleBasedStateMachine):
         cpus=st.lists(st.sampled_from("12"), min_size=SIZE, max_size=SIZE),
     )
     def begin(self, minimum: int, first: set[str], cpus: list[str]) -> None:
-        # if fewer members than all may be a job of their own, a late Binding can begin a second one
-        self.cpus = dict(zip(MEMBERS, cpus if minimum == SIZE else "222", strict=True))
+        self.cpus = dict(zip(MEMBERS, cpus, strict=True))
         self.hub, self.minimum = MemoryHub(("n1",), pools=POOLS), minimum
         self.made, self.succeeded = 0, set[str]()
         self.ranks: dict[str, set[int]] = {}
@@ -276,6 +275,38 @@ def test_the_first_binding_decides_which_job_the_group_has_whichever_leader_sent
     hub.work()
     gang = first.split("/")[0]
     assert bound(hub) == {f"u{rank}": f"{gang}/{rank}/{SIZE}" for rank in range(SIZE)}
+
+
+def test_a_late_binding_of_another_choice_of_members_begins_no_second_job() -> None:
+    """Two of three are enough: the former leader has chosen the two that are alike, the next one must take others."""
+    hub, in_flight = hub_with_members(0), list[tuple[str, Any]]()
+    for slot, cpus in enumerate("122"):
+        hub.create(make(MEMBERS[slot], f"u{slot}", 2, hub.kube.stamp(slot), cpus))
+    send = hub.kube.create
+
+    def killed(path: str, body: Any) -> Any:
+        in_flight.append((path, body))
+        raise Killed
+
+    hub.kube.create = killed  # type: ignore[method-assign]
+    while not in_flight:
+        hub.work()
+    hub.kube.request_deletion(f"/api/v1/namespaces/ns/pods/{MEMBERS[2]}")
+    bodies = list[Any]()
+    hub.kube.create = lambda path, body: bodies.append(body) or send(path, body)  # type: ignore[method-assign]
+    while not bodies:
+        hub.deliver()
+        hub.scheduler.reconcile()
+        hub.writes.kill_after = 1
+        hub.run_all()
+    with contextlib.suppress(BridgeError):
+        send(*in_flight[0])
+    hub.work(3)
+    hub.create(make(MEMBERS[2], "u3", 2, hub.kube.stamp(9), "2"))
+    hub.work(3)
+    places = {uid: place.split("/") for uid, place in bound(hub).items()}
+    assert len({gang for gang, _, _ in places.values()}) == 1, places
+    assert sorted(int(rank) for _, rank, _ in places.values()) == [0, 1], places
 
 
 def test_news_about_one_member_are_a_decision_about_its_group() -> None:

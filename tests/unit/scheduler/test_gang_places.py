@@ -10,7 +10,7 @@ import pytest
 from bridge import names
 from bridge.workload import links, pods, remote_gangs
 from bridge.workload.remote_gangs import Place
-from scheduler.group_actions import BindToPool, SetCondition
+from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
 from scheduler.group_states import NEW
 from scheduler.places.place_view import PoolView
 from scheduler.places.pool_usage import Usage, requests
@@ -50,6 +50,15 @@ def placed(actions: list[Any]) -> dict[str, tuple[str, str]]:
     """Return by UID the pool and the place of each member that is bound."""
     binds = [action for action in actions if isinstance(action, BindToPool)]
     return {pods.uid(pod): (bind.pool, place.text if place else "") for bind in binds for pod, place in bind.members}
+
+
+def recorded(some: list[Any], *pools: PoolView, **more: Any) -> list[Any]:
+    """Write the places of a new job to the pods, as the scheduler does first if it could choose others."""
+    for action in decide(some, *pools, **more):
+        for pod, place in action.members if isinstance(action, SetPlaces) else ():
+            if place is not None:
+                pod["metadata"]["annotations"] |= place.annotations(pod)
+    return some
 
 
 def said(actions: list[Any]) -> dict[str, tuple[str, str]]:
@@ -101,7 +110,29 @@ def test_no_member_is_bound_without_the_minimum(completed: int) -> None:
 
 def test_the_minimum_is_enough() -> None:
     members = [member(slot, size=4, minimum=2) for slot in (1, 3)]
-    assert placed(decide(members, pool("a"))) == {"u1": ("a", "new/1/2"), "u3": ("a", "new/0/2")}
+    assert placed(decide(recorded(members, pool("a")), pool("a"))) == {"u1": ("a", "new/1/2"), "u3": ("a", "new/0/2")}
+
+
+def test_if_others_could_be_chosen_no_pod_is_bound_before_each_has_a_record() -> None:
+    """The write makes the Bindings fail that a former leader has on the way."""
+    alike = [member(slot, size=4, minimum=2, cpu="2") for slot in (1, 3)]
+    stranger = member(0, size=4, minimum=2)
+    (record,) = [action for action in decide([*alike, stranger], pool("a")) if isinstance(action, SetPlaces)]
+    assert (record.places, record.members[0]) == ((), (stranger, remote_gangs.NOWHERE)), "first, who gets no place"
+    members = recorded([*alike, stranger], pool("a"))
+    assert set(placed(decide(members, pool("a")))) == {"u1", "u3"}
+    del members[0]["metadata"]["annotations"][names.PLACE_IN_JOB]
+    (record,) = [action for action in decide(members, pool("a")) if isinstance(action, SetPlaces)]
+    assert [(pods.uid(pod), place.text) for pod, place in record.members if place] == [("u1", "new/1/2")]
+
+
+def test_the_first_binding_is_that_of_rank_0_if_places_are_recorded() -> None:
+    members = [member(slot, size=4, minimum=2) for slot in (1, 3)]
+    (bind,) = decide(recorded(members, pool("a")), pool("a"))
+    assert [place.rank for _, place in bind.members] == [0, 1]
+    again = [members[0], member(3, uid="again", size=4, minimum=2)]
+    (record,) = decide(again, pool("a"), new_gang=lambda: "next")
+    assert {place.gang for _, place in record.members} == {"next"}, "another pod never gets rank 0"
 
 
 def test_a_member_that_succeeded_at_a_pool_counts_as_present() -> None:
@@ -144,7 +175,7 @@ def test_each_member_must_be_eligible() -> None:
 
 def test_a_pod_that_requests_something_else_does_not_stop_the_minimum() -> None:
     members = [*[member(slot, size=4, minimum=3) for slot in range(3)], member(3, size=4, minimum=3, cpu="2")]
-    actions = decide(members, pool("a"))
+    actions = decide(recorded(members, pool("a")), pool("a"))
     assert set(placed(actions)) == {"u0", "u1", "u2"}
     assert said(actions)["u3"][0] == "GangDiffers"
 

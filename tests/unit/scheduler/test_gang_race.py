@@ -93,6 +93,15 @@ def test_fewer_pods_than_places_but_the_minimum_get_another_job() -> None:
     assert given(race(some)) == {"u0": ("a,b", "new/0/2"), "u1": ("a,b", "new/1/2")}
 
 
+def test_a_pod_that_is_left_out_loses_its_places_before_the_others_get_a_new_job() -> None:
+    """It has rank 0 of the earlier job, so its Binding would be a grant."""
+    some = [member(0, "a,b", "g/0/3", minimum=2), *[member(slot, "a,b", minimum=2, cpu="2") for slot in (1, 2)]]
+    (action,) = [action for action in race(some) if isinstance(action, SetPlaces)]
+    assert ([pods.uid(pod) for pod, _ in action.members], action.places) == (["u0"], ())
+    some[0]["metadata"]["annotations"] |= {names.PLACE_IN_JOB: "", names.PLACES: ""}
+    assert given(race(some)) == {"u1": ("a,b", "new/1/2"), "u2": ("a,b", "new/0/2")}
+
+
 def test_more_pods_than_places_wait() -> None:
     some = [member(slot, "a,b", f"g/{slot}/2", minimum=2) for slot in (0, 1)] + [member(2, minimum=2)]
     found = said(race(some))
