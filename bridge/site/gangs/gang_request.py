@@ -19,7 +19,7 @@ def of_one(meta: Meta, place: PlaceInJob) -> Meta:
     return replace(meta, owner="", place=None, gang=gang, attempts=0)
 
 
-def of_all(meta: Meta, members: Sequence[Meta | None], most_seconds: Callable[[str], float | None]) -> Meta:
+def of_all(meta: Meta, members: Sequence[Meta], most_seconds: Callable[[str], float | None]) -> Meta:
     """Return the request for the job of a group: each run of ranks whose pods request the same becomes a component.
 
     Parameters
@@ -27,22 +27,15 @@ def of_all(meta: Meta, members: Sequence[Meta | None], most_seconds: Callable[[s
     meta
         The present request.
     members
-        The requests of the pods by rank. A pod that is already forgotten (``None``) requested the same as the one
-        before it, as far as is known.
+        The requests of the pods by rank.
     most_seconds
         Returns the site's time limit for a flavor. The job gets the largest time limit of a pod that it allows.
     """
     if meta.gang is None:
         return meta
     uniform = replace(meta, gang=replace(meta.gang, parts=()))
-    shapes, limits = list[Part](), list[float]()
-    for member in members:
-        if member is not None:
-            per_node = member.place.per_node if member.place is not None else 1
-            shapes.append(part_of(member, 1, per_node))
-            limits.append(math.inf if member.time_limit is None else member.time_limit)
-        else:
-            shapes.append(shapes[-1] if shapes else replace(parts_of(uniform)[0], size=1))
+    shapes = [part_of(member, 1, member.place.per_node if member.place is not None else 1) for member in members]
+    limits = [math.inf if member.time_limit is None else member.time_limit for member in members]
     parts = tuple(replace(part, size=len([*run])) for part, run in itertools.groupby(shapes))
     limit = min(max(limits, default=math.inf), *(most_seconds(part.flavor) or math.inf for part in parts))
     gang = replace(meta.gang, parts=() if parts == parts_of(uniform) else parts)

@@ -150,7 +150,7 @@ class Gatherer:
         meta = request_limits.admitted(owner, body, config, self._clock.time())
         if job_folder.exists() and not is_unused:
             job_folder.remove_unfinished()
-        run = self._require_gang(gang_folder, meta, place)
+        run = self._require_gang(gang_folder, job_folder.uid, meta, place)
         self._require_free_rank(gang_folder, job_folder.uid, place)
         if is_unused:
             job_folder.remove()
@@ -173,7 +173,7 @@ class Gatherer:
         if place.rank >= place.size:
             raise SiteRefusedError(f"place: rank {place.rank}; allowed: 0 to {place.size - 1}", reason="InvalidRequest")
 
-    def _require_gang(self, gang_folder: JobFolder, meta: Meta, place: PlaceInJob) -> int:
+    def _require_gang(self, gang_folder: JobFolder, job: str, meta: Meta, place: PlaceInJob) -> int:
         """Create the directory of the group's job, or check that the pod fits into the job; return its run."""
         wanted = gang_request.of_one(meta, place)
         record, aside_folder = gang_folder.read(), self._folder.set_aside(gang_folder.uid)
@@ -183,38 +183,54 @@ class Gatherer:
             )
         if record is not None and job_status.is_unused(record, self._clock.time(), self._lag):
             if record.cancel is not None and record.cancel.forget:
-                raise _over(gang_folder.uid)
+                raise _over(gang_folder.uid, retryable=True)  # the leader is about to remove this directory
             gang_folder.set_aside(aside_folder)
             record = None
         if record is None:
-            return self._create_gang(gang_folder, aside_folder, wanted, place)
+            return self._create_gang(gang_folder, aside_folder, wanted)
         if record.final or record.cancel is not None or job_actions.confirmed(record):
             raise _over(gang_folder.uid, retryable=job_status.has_no_grant(record))
-        if meta.grant_wait is not None and record.meta.grant_wait is None:
-            raise SiteRefusedError(
-                f"grant_wait {meta.grant_wait:g}: job {gang_folder.uid} of the group waits for no grant; allowed: none,"
-                " of a pod that is bound to this pool",
+        refusal = self._misfit(gang_folder.uid, record.meta, wanted, place.rank)
+        if refusal is None:
+            return record.meta.run
+        if record.meta.attempts or self._has_others(gang_folder, job):
+            raise refusal
+        # only pods that are over have requested something else
+        wanted = replace(wanted, run=record.meta.run, replaced=record.meta.replaced)
+        gang_folder.rewrite(self._script(gang_folder.uid, wanted), wanted)
+        return wanted.run
+
+    def _misfit(self, gang: str, present: Meta, wanted: Meta, rank: int) -> SiteRefusedError | None:
+        """Return why a pod, for which a job would be ``wanted``, cannot have a rank of the present one."""
+        if wanted.grant_wait is not None and present.grant_wait is None:
+            return SiteRefusedError(
+                f"grant_wait {wanted.grant_wait:g}: job {gang} of the group waits for no grant; allowed: none, of a pod"
+                " that is bound to this pool",
                 reason="GangIsBound",
                 retryable=True,
             )
-        is_heterogeneous = self._batch.heterogeneous
-        for name, value, other in gang_request.differences(
-            wanted, record.meta, place.rank, heterogeneous=is_heterogeneous
-        ):
-            raise SiteRefusedError(
+        differences = gang_request.differences(wanted, present, rank, heterogeneous=self._batch.heterogeneous)
+        for name, value, other in differences:
+            return SiteRefusedError(
                 f"{name} {value!r}: the pods of a group must be equal at this site; allowed: {other!r}, as of the pods"
                 " that are here",
                 reason="GangDiffers",
             )
-        return record.meta.run
+        return None
 
-    def _create_gang(self, gang_folder: JobFolder, aside_folder: JobFolder, wanted: Meta, place: PlaceInJob) -> int:
+    def _has_others(self, gang_folder: JobFolder, job: str) -> bool:
+        """Return whether another pod has a rank, and is neither cancelled nor gone."""
+        others = (self._folder.job(uid) for uid in member_record.member_uids(gang_folder) if uid != job)
+        return any(folder.exists() and not folder.is_cancelled() for folder in others)
+
+    def _create_gang(self, gang_folder: JobFolder, aside_folder: JobFolder, wanted: Meta) -> int:
         """Create the directory of the group's job; ``aside_folder``: that of its last job, if that ended unused."""
         uid = gang_folder.uid
-        if self._folder.is_forgotten(uid, ""):
+        unused_ids = self._folder.unused_ids(uid)
+        if unused_ids is None and self._folder.is_forgotten(uid, ""):
             raise _over(uid)
         unused_record = aside_folder.read()
-        replaced = self._submission.replaced_ids(unused_record)
+        replaced = (*(unused_ids or ()), *self._submission.replaced_ids(unused_record))
         run = unused_record.meta.run + 1 if unused_record is not None else 0
         if gang_folder.exists():
             gang_folder.remove_unfinished()
@@ -222,6 +238,8 @@ class Gatherer:
         meta = replace(wanted, run=run, replaced=replaced)
         gang_folder.create(self._script(uid, meta), meta)
         aside_folder.remove()
+        if unused_ids is not None:
+            self._folder.unmark_unused(uid)
         return run
 
     def _script(self, gang: str, meta: Meta) -> str:
@@ -251,7 +269,7 @@ class Gatherer:
         place = record.meta.place
         if place is None or member_record.rank_uid(gang_folder, place.rank) == record.uid:
             return
-        if self._require_gang(gang_folder, record.meta, place) != record.meta.run:
+        if self._require_gang(gang_folder, record.uid, record.meta, place) != record.meta.run:
             return  # its job is unused: the hub submits it again
         self._require_free_rank(gang_folder, record.uid, place)
         self._join(job_folder, gang_folder, place, f"{record.meta.namespace}/{record.meta.name}")
@@ -278,8 +296,12 @@ class Gatherer:
         if record is None or record.meta.gang is None or len(member_record.ranks(gang_folder)) < record.meta.gang.size:
             return
         self._complete_grant(gang_folder)
-        if not record.meta.attempts and self._batch.heterogeneous:
-            record = self._with_components(gang_folder, record)
+        if not record.meta.attempts:
+            requests = self._requests(gang_folder)
+            if len(requests) < record.meta.gang.size:
+                return
+            if self._batch.heterogeneous:
+                record = self._with_components(gang_folder, record, requests)
         try:
             self._submission.find_or_submit(record)
         except BatchUnknownOutcomeError as error:
@@ -294,11 +316,21 @@ class Gatherer:
             end = BatchJob(id="", uid=gang_folder.uid, phase="ended", reason=error.reason, message=message)
             gang_folder.write_batch(end, self._clock.time())
 
-    def _with_components(self, gang_folder: JobFolder, record: JobRecord) -> JobRecord:
+    def _requests(self, gang_folder: JobFolder) -> list[Meta]:
+        """Return the requests of the pods by rank; a pod that is cancelled or gone loses its rank to its successor."""
+        requests = list[Meta]()
+        for rank in sorted(member_record.ranks(gang_folder)):
+            folder = self._folder.job(member_record.rank_uid(gang_folder, rank))
+            if folder.is_cancelled() or not folder.exists():
+                member_record.drop_rank(gang_folder, rank)
+            elif (meta := folder.meta()) is not None:  # else it can't be read now
+                requests.append(meta)
+        return requests
+
+    def _with_components(self, gang_folder: JobFolder, record: JobRecord, requests: list[Meta]) -> JobRecord:
         """Rewrite the job of a complete group if its pods request different resources."""
-        config, ranks = self._config(), range(len(member_record.ranks(gang_folder)))
-        members = [self._folder.job(member_record.rank_uid(gang_folder, rank)).meta() for rank in ranks]
-        meta = gang_request.of_all(record.meta, members, lambda flavor: config.most_seconds(config.flavor(flavor)))
+        config = self._config()
+        meta = gang_request.of_all(record.meta, requests, lambda flavor: config.most_seconds(config.flavor(flavor)))
         if meta != record.meta:
             gang_folder.rewrite(self._script(gang_folder.uid, meta), meta)
         return replace(record, meta=meta)

@@ -12,7 +12,7 @@ from bridge.core.job_lifecycle import NEVER
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
-from bridge.site.jobs import member_record
+from bridge.site.jobs import job_status, member_record
 from bridge.site.jobs.job_actions import JobAction, due_actions, lifecycle
 from bridge.site.jobs.job_index import JobIndex
 from bridge.site.jobs.job_record import JobRecord
@@ -136,7 +136,12 @@ class ActionRunner:
         try:
             if (entry := self._index.entries.get(uid)) is not None:
                 # before the removal: a late submission would otherwise run the pod again
-                self._folder.mark_forgotten(uid, entry.record.meta.owner)
+                record = entry.record
+                if record.meta.gang is not None and job_status.has_no_grant(record):
+                    ids = filter(None, (record.job_id or record.started_job,))
+                    self._folder.mark_unused(uid, (*record.meta.replaced, *ids))
+                else:
+                    self._folder.mark_forgotten(uid, record.meta.owner)
             self._folder.job(uid).remove()
         except OSError as error:
             log.warning("a job is not removed yet", extra=kv(job=uid, why=error.strerror))

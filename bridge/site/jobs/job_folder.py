@@ -94,6 +94,10 @@ class JobFolder:
         except OSError:
             return False
 
+    def is_cancelled(self) -> bool:
+        """Return whether its cancellation was requested."""
+        return exists(self._below("cancel.json"))
+
     def create(self, script: str, meta: Meta) -> None:
         """Create the directory. The caller holds the job's lock; the script creates its own directories in it.
 

@@ -180,7 +180,7 @@ def _read(member: JobRecord, place: PlaceInJob, member_folder: Folder, gang_fold
 
 
 def ranks(gang_folder: Folder) -> list[int]:
-    """Return the ranks that have, or had, a pod."""
+    """Return the ranks that have, or had, a pod; before the job is submitted, one that is over may lose its rank."""
     return [int(name) for name in names(Below(gang_folder.at, "ranks")) if name.isdecimal()]
 
 
@@ -200,6 +200,12 @@ def take_rank(gang_folder: Folder, member_uid: str, place: PlaceInJob, pod: str,
     make_folder(Below(gang_folder.at, "ranks"), None)
     content = f"{member_uid}\n{' '.join(place.names)}\n{pod}\n"
     atomic_files.write(Below(gang_folder.at, f"ranks/{place.rank}"), content.encode(), sync=sync)
+
+
+def drop_rank(gang_folder: Folder, rank: int) -> None:
+    """Take its rank from a pod that is over before the job was submitted."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{gang_folder.at}/ranks/{rank}")
 
 
 def granted_names(gang_folder: Folder) -> set[str]:

@@ -11,7 +11,7 @@ import re
 import secrets
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,23 @@ class Folder:
     def mark_forgotten(self, uid: str, owner: str) -> None:
         """Remember for a day that an owner has read a job's end: a late submission of that owner is refused."""
         (self.gone / f"{uid}.{owner}").touch(mode=0o600)
+
+    def mark_unused(self, gang: str, ids: Iterable[str]) -> None:
+        """Remember for a day that the job of a group was forgotten, and had no grant: its pods may come again.
+
+        ``ids``: its batch jobs, which the batch system may still list.
+        """
+        write(self.gone / f"{gang}.", json.dumps({"ids": [*ids]}).encode())
+
+    def unused_ids(self, gang: str) -> tuple[str, ...] | None:
+        """Return the batch jobs of such a job; ``None``: it is not known, or may have run."""
+        content = read_json(f"{self.gone}/{gang}.", LARGEST_STATE)
+        return None if content is None else tuple(map(str, content.get("ids") or ()))
+
+    def unmark_unused(self, gang: str) -> None:
+        """Forget such a job: its successor knows its batch jobs."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.gone}/{gang}.")
 
     def is_forgotten(self, uid: str, owner: str) -> bool:
         """Return whether that owner has read the job's end."""

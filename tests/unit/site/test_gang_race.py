@@ -256,6 +256,38 @@ def test_an_incomplete_group_that_runs_elsewhere_is_removed_soon(site: Any, had_
     assert site.folder.uids() == []
 
 
+@pytest.mark.parametrize("is_asking", [False, True])
+def test_a_group_that_was_forgotten_without_a_grant_comes_again(site: Any, is_asking: bool) -> None:
+    """It ran nothing; its batch job is still listed, as ended."""
+    offer(site)
+    if is_asking:
+        ask(site)
+        give_back(site)
+    for rank in range(3):
+        withdraw(site, rank)
+        cancel(site, rank)
+    for _ in range(3):
+        site.look(31)
+    assert site.folder.uids() == []
+    for rank in range(3):
+        submit(site, rank, 1, grant_wait=WAIT)
+        site.look(1)
+    assert [(job.id, job.phase) for job in site.batch.table.values()] == [("1", "ended"), ("2", "queued")]
+    assert site.batch.submits[1].replaced == ("1",)
+    assert {site.status(pod(rank, 1)).job_id for rank in range(3)} == {"2"}
+
+
+def test_while_an_unused_job_is_forgotten_its_pods_are_refused_for_now(site: Any) -> None:
+    offer(site)
+    for rank in range(3):
+        cancel(site, rank)
+    while not (site.folder.job(GANG).path / "cancel.json").exists():
+        site.look(1)
+    with pytest.raises(SiteRefusedError) as refused:
+        submit(site, 0, 1, grant_wait=WAIT)
+    assert (refused.value.reason, refused.value.retryable) == ("GangOver", True)
+
+
 def test_while_the_job_ends_its_pods_are_refused_for_now(site: Any) -> None:
     offer_and_ask(site)
     for rank in range(3):

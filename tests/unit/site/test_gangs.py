@@ -351,6 +351,22 @@ def test_an_incomplete_group_is_not_over_while_the_hub_submits_it(world: Any) ->
     assert submit(world, 0, 1).job_id == "1"
 
 
+@pytest.mark.parametrize("forget", [False, True])
+def test_pods_that_are_over_do_not_say_what_the_others_request(world: Any, forget: bool) -> None:
+    submit(world, 0)
+    submit(world, 1)
+    for rank in range(2):
+        cancel(world, rank, forget=forget)
+    world.look(1)
+    world.look(1)
+    submit(world, 1, 1, cpus=2, mpi="pmix")
+    with pytest.raises(SiteRefusedError, match="cpus 1: .*allowed: 2"):
+        submit(world, 0, 1, mpi="pmix")
+    for rank, generation in ((0, 1), (1, 1), (2, 0)):
+        submit(world, rank, generation, cpus=2, mpi="pmix")
+    assert [(request.members, request.cpus) for request in world.batch.submits] == [(3, 2)]
+
+
 def test_an_incomplete_group_is_removed_with_its_pods(world: Any) -> None:
     submit(world, 0)
     submit(world, 1)

@@ -80,14 +80,18 @@ def test_before_the_group_is_complete_a_successor_may_request_something_else(wor
     assert sizes(world.batch.submits[0]) == [(1, 1, 1), (2, 4, 1)]
 
 
-def test_a_forgotten_pod_requested_what_the_one_before_it_did(world: Any) -> None:
+@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_a_group_is_complete_with_the_successor_of_a_pod_that_is_over(world: Any, forget: bool, cpus: int) -> None:
     submit(world, 0, cpus=4)
     submit(world, 1)
-    cancel(world, 1)
+    cancel(world, 1, forget=forget)
     world.look(1)
     world.look(1)
-    submit(world, 2)
-    assert sizes(world.batch.submits[0]) == [(2, 4, 1), (1, 1, 1)]
+    assert submit(world, 2).message == "2 of 3 pods of the group are here"
+    assert world.batch.submits == []
+    submit(world, 1, 1, cpus=cpus)
+    assert sizes(world.batch.submits[0]) == ([(1, 4, 1), (2, 1, 1)] if cpus == 1 else [(1, 4, 1), (1, 2, 1), (1, 1, 1)])
 
 
 def test_the_job_gets_the_largest_time_limit_that_the_site_allows(world: Any) -> None:
