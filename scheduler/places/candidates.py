@@ -5,18 +5,21 @@ The scheduler chooses among them, and ``podbridge explain`` shows them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from bridge import names
 from bridge.script import consent
-from bridge.workload import eligibility, links, remote_gangs
+from bridge.workload import eligibility, links, places, remote_gangs
 from scheduler.group_states import Pod
 from scheduler.places.place_view import PlaceView, PoolView
 from scheduler.places.pool_shapes import Shape
 from scheduler.places.pool_usage import PlannedUsage
 
-STAYS = "a group that may go to Slurm stays there, unless it races"
+STAYS = "a group that may go to Slurm stays there: not all its pods request a race"
+STAYS_WITHOUT_RACE = (
+    "a group that may go to Slurm stays there: late binding is not enabled, or the group has no other place"
+)
 NO_GANGS = "does not run groups of pods"
 UNSELECTED = "not every pod of the group selects it"
 DIFFERENT = "does not run groups whose pods request different resources"
@@ -84,6 +87,11 @@ def has_gangs(view: PlaceView, shape: Shape) -> bool:
 def stays_in_slurm(view: PlaceView, shape: Shape, pod: Pod) -> bool:
     """Whether a pod is left to the colocated Slurm because it is of a group, whatever pools it selects."""
     return shape.local and view.colocated and links.group_of(pod) is not None
+
+
+def stays_because(members: Iterable[Pod]) -> str:
+    """Return why the waiting members of a group have no places beside the colocated Slurm."""
+    return STAYS_WITHOUT_RACE if all(map(places.wants_race, members)) else STAYS
 
 
 def _no_gang(pool: PoolView, name: str, shape: Shape) -> str:

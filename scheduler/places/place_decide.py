@@ -48,7 +48,7 @@ DIFFERS = "the next job of the group is for members that request other resources
 
 Action = BindToPool | Join | SetPlaces | SetCondition
 _Results = list[Action | Local]
-_Placed = list[tuple[Pod, Place | None]]
+_Placed = Sequence[tuple[Pod, Place | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,10 @@ def _decide_group(view: PlaceView, group: Group, usage: PlannedUsage, shapes: Sh
     chosen, strangers = member_places.choose_members(group)
     results = _choose(view, chosen, usage, shapes.of(chosen.waiting), strangers)
     if is_at_slurm:  # the decision about the job there writes the conditions
-        return [*[one for one in results if not isinstance(one, Local)], *_leave(view, group, candidates.STAYS)]
+        return [
+            *[one for one in results if not isinstance(one, Local)],
+            *_leave(view, group, "the group has a place there"),
+        ]
     return [*_set_conditions(view, strangers, DIFFERS, "GangDiffers"), *results]
 
 
@@ -181,9 +184,10 @@ def _begin(view: PlaceView, group: Group, strangers: Sequence[Pod]) -> tuple[_Pl
         gang = Gang("", view.new_gang(), len(members), {})
     placed = gang_ranks.assign(members, group.slots, gang)
     if not strangers and group.minimum >= group.size and not any(map(remote_gangs.has_record, members)):
-        return [*placed], []
+        return placed, []
     # as in a race, the Binding of the pod with rank 0 is the first one, and its successor makes another gang
-    return sorted(placed, key=lambda each: each[1].rank), _unrecorded(strangers, placed)
+    placed.sort(key=lambda each: each[1].rank)
+    return placed, _unrecorded(strangers, placed)
 
 
 def _unrecorded(strangers: Sequence[Pod], placed: Iterable[tuple[Pod, Place]]) -> _Placed:
@@ -249,12 +253,12 @@ def _leave(view: PlaceView, group: Group, why: str) -> _Results:
 
 def _stay(view: PlaceView, group: Group) -> _Results:
     """Leave the group to the colocated Slurm, without places at pools."""
-    recorded = [pod for pod in group.waiting if places.recorded(pod)]
+    recorded, why = [pod for pod in group.waiting if places.recorded(pod)], candidates.stays_because(group.waiting)
     if not recorded:
-        return _leave(view, group, candidates.STAYS)
+        return _leave(view, group, why)
     # the pod whose Binding is the grant first: if a pool has won meanwhile, the others keep their places for it
     recorded.sort(key=gang_ranks.rank)
-    return [SetPlaces(group.key, tuple([(pod, None) for pod in recorded]), (), candidates.STAYS)]
+    return [SetPlaces(group.key, tuple([(pod, None) for pod in recorded]), (), why)]
 
 
 def _requests_race(view: PlaceView, group: Group) -> bool:

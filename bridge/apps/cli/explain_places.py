@@ -71,13 +71,18 @@ class PoolReader:
         same.
         """
         shape, member = self._shapes.of([pod]), links.membership(pod)
-        races = bool(places.recorded(pod))
+        races, stays_because = bool(places.recorded(pod)), ""
         stays = candidates.stays_in_slurm(self._view, shape, pod) and not races
         if member is not None and (stays or candidates.has_gangs(self._view, shape)):
             members = self._session.waiting_members(pod)
             shape = self._shapes.of([*members, *[pod] * (member.minimum - len(members))])
+            if stays:
+                stays_because = candidates.stays_because([*members, pod])
+                races = stays_because == candidates.STAYS_WITHOUT_RACE
+                if races and not _is_left_to_slurm(pod):
+                    stays_because = ""  # it gets its places once its pods are present
         found = candidates.of(self._view, shape, self._planned, race=races)
-        found = [each._replace(problem=each.problem or candidates.STAYS) for each in found] if stays else found
+        found = [each._replace(problem=each.problem or stays_because) for each in found]
         found = candidates.with_consent(self._view, [pod], found, lambda each: not each.problem)
         return {each.name: each for each in found if each.name != names.LOCAL_POOL}
 
@@ -102,6 +107,11 @@ class PoolReader:
         annotations = self._session.annotations(name)
         # a user who may not read the namespace sees no refusal; the condition of the pod has it
         return NamespaceView({names.POOL_SECRETS: names.ANY_POOL} if annotations is None else annotations)
+
+
+def _is_left_to_slurm(pod: pods.Pod) -> bool:
+    """Whether the scheduler waits for a Slurm job of the pod."""
+    return pods.job_id(pod) is not None or pod_view.of(pod).reason.startswith("Slurm")
 
 
 def of(session: CommandSession, pod: pods.Pod) -> list[PlaceRecord]:

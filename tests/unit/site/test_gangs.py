@@ -360,7 +360,7 @@ def test_pods_that_are_over_do_not_say_what_the_others_request(world: Any, forge
     world.look(1)
     world.look(1)
     submit(world, 1, 1, cpus=2, mpi="pmix")
-    with pytest.raises(SiteRefusedError, match="cpus 1: .*allowed: 2"):
+    with pytest.raises(SiteRefusedError, match=r"cpus 1: .*allowed: 2"):
         submit(world, 0, 1, mpi="pmix")
     for rank, generation in ((0, 1), (1, 1), (2, 0)):
         submit(world, rank, generation, cpus=2, mpi="pmix")

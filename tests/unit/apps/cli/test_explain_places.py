@@ -12,6 +12,7 @@ from bridge.apps.view import pod_view
 from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError
 from bridge.slurm.models import Job, JobLink, Node, PodRef
+from scheduler.places import candidates
 from tests import builders
 from tests.unit.apps.cli.test_explain import Session, waiting
 
@@ -43,6 +44,7 @@ POOLS = [
     pool("silent", ready="False"),
     pool("tiny", "1"),
     pool("gangs", "32", **{names.GANGS_ALLOWED: "true"}),
+    pool("races", "32", **{names.GANGS_ALLOWED: "true", names.GANG_RACE_ALLOWED: "true"}, **RACE),
     pool("mixed", "32", **{names.GANGS_ALLOWED: "true", names.HETEROGENEOUS_GANGS_ALLOWED: "true"}),
 ]
 LOCAL = builders.node("n1", allocatable={"cpu": "8", "memory": "8Gi", "pods": "9"}, ready="True")
@@ -107,6 +109,7 @@ def test_a_pod_that_races_shows_its_jobs_and_why_other_places_have_none():
         "gangs": (False, None, "", "", "", "the site allows no race"),
         "mixed": (False, None, "", "", "", "the site allows no race"),
         "old": (False, None, "", "", "", "the site allows no race"),
+        "races": (True, True, "", "", "", ""),
         "silent": (False, None, "", "", "", "the site allows no race"),
         "tiny": (False, None, "", "", "", "too little cpu"),
         "local": (True, False, "9", "queued", "2026-01-01T01:00:00Z", "Resources"),
@@ -135,11 +138,23 @@ def test_a_group_shows_which_pools_run_groups_and_how_many_nodes_it_needs():
     found = shown(session(), pod(pools="old,gangs,local", reason="GangIncomplete", group=GROUP))
     assert found == {
         "old": (False, None, "", "", "", "does not run groups of pods"),
-        "gangs": (False, None, "", "", "", "a group that may go to Slurm stays there, unless it races"),
+        "gangs": (False, None, "", "", "", candidates.STAYS),
         "local": (False, None, "", "", "", "1 node could run a pod of the group, which needs 4"),
     }
     found = shown(session(), pod(pools="old,gangs", reason="GangIncomplete", group=GROUP))
     assert [record[:2] for record in found.values()] == [(False, None), (True, True)]
+
+
+def test_a_group_that_may_go_to_slurm_says_whether_it_races():
+    def reasons(**more):
+        member = pod(pools="gangs,races,local", group=GROUP, **more)
+        member["metadata"]["annotations"][names.PLACEMENT] = names.RACE
+        return {name: record[5] for name, record in shown(session(), member).items() if name != "local"}
+
+    assert reasons(reason="GangIncomplete") == {"gangs": "the site allows no race", "races": ""}
+    left = candidates.STAYS_WITHOUT_RACE
+    assert reasons(reason="SlurmPending") == {"gangs": "the site allows no race", "races": left}
+    assert reasons(recorded="races,local")["races"] == ""
 
 
 @pytest.mark.parametrize("is_page", [False, True])
