@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from admission import field_policy, pool_rules, raw_pods, size_policy, unsupported
+from admission import field_policy, pool_rules, raw_pods, reserved_names, size_policy, unsupported
 from admission.field_policy import Denial
-from admission.mutate import CREATION_ANNOTATIONS, OWN_ANNOTATIONS
 from bridge import names
 from bridge.config.hub import Config
 from bridge.config.policies import NOTHING, NamespacePolicy
@@ -23,14 +22,8 @@ from bridge.workload.resources import Resources
 
 FINALIZER_PERMISSION = "finalizer"
 """The permission to remove podbridge's finalizer from a pod that has a job."""
-_FINALIZERS = (names.FINALIZER, names.POOL_FINALIZER)
 _REMOTE = (names.REMOTE_JOB, names.JOB_INTENT, names.PLACES)
 """Annotations of a pod that has, or may have, a job at a pool."""
-_RESERVED = (
-    ("metadata.labels", raw_pods.labels_of, (names.JOB_ID_LABEL,)),
-    ("metadata.annotations", raw_pods.annotations_of, (*OWN_ANNOTATIONS, *CREATION_ANNOTATIONS)),
-)
-_FINALIZER_RESERVED = "metadata.finalizers: {!r} is not allowed: only podbridge sets it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +125,7 @@ def create(
     verdict = Verdict()
     if raw_pods.is_mirror(pod, user_name):
         return verdict
-    verdict.forbidden += _reserved_on_create(pod, user_name, rules)
+    verdict.forbidden += reserved_names.on_create(pod, rules.scheduler, trusted=user_name in rules.trusted)
     if raw_pods.scheduler_name(pod) != rules.scheduler:
         reason = raw_pods.annotations_of(pod).get(names.DEFAULT_SCHEDULER_REASON)
         if reason and scope.managed and raw_pods.scheduler_name(pod) == names.KUBE_DEFAULT_SCHEDULER:
@@ -200,27 +193,6 @@ def _select_partition(verdict: Verdict, spec: Mapping[str, Any], rules: Rules, s
         verdict.denials += field_policy.selector_denied(spec, scope.policy, rules.partition)
 
 
-def _reserved_on_create(pod: raw_pods.Pod, user_name: str, rules: Rules) -> list[str]:
-    """List the annotations, labels and finalizers of a new pod that only podbridge or a kubelet may set."""
-    problems = []
-    annotations = raw_pods.annotations_of(pod)
-    if raw_pods.MIRROR_ANNOTATION in annotations:
-        problems.append(
-            f"metadata.annotations[{raw_pods.MIRROR_ANNOTATION}]: is not allowed: only the kubelet of spec.nodeName "
-            f"sets it, for a static pod; allowed: no such annotation"
-        )
-    if user_name not in rules.trusted:
-        before: raw_pods.Pod = {"metadata": {}}
-        if raw_pods.scheduler_name(pod) == rules.scheduler:  # set by the mutating webhook
-            set_by_webhook = {key: annotations[key] for key in CREATION_ANNOTATIONS if key in annotations}
-            before = {"metadata": {"annotations": set_by_webhook}}
-        problems += _reserved(before, pod)
-        local = raw_pods.scheduler_name(pod) == rules.scheduler and pool_selection.of(pod).local
-        reserved = [name for name in _FINALIZERS if not (local and name == names.FINALIZER)]
-        problems += [_FINALIZER_RESERVED.format(name) for name in reserved if name in _finalizers(pod)]
-    return problems
-
-
 def _group_problems(annotations: Mapping[str, str]) -> list[str]:
     """List the invalid annotations about the pod's group."""
     problems = []
@@ -241,7 +213,9 @@ def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, s
     """Validate an update. Only changed fields are checked, so that an earlier error does not block other changes."""
     verdict = Verdict()
     if user_name not in rules.trusted:
-        _reserved_on_update(verdict, old, new)
+        verdict.forbidden += reserved_names.on_update(old, new)
+        if reserved_names.needs_permission(old, new):
+            verdict.permissions.append(FINALIZER_PERMISSION)
     if raw_pods.scheduler_name(new) != rules.scheduler:
         return verdict
     if pool_selection.of(old) != pool_selection.of(new):  # Kubernetes allows new tolerations on a pod without a node
@@ -260,16 +234,6 @@ def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, s
     elif changed:
         _check_changes(verdict, old, new, changed, rules, scope)
     return verdict
-
-
-def _reserved_on_update(verdict: Verdict, old: raw_pods.Pod, new: raw_pods.Pod) -> None:
-    """Check the annotations, labels and finalizers that only podbridge may change."""
-    verdict.forbidden += _reserved(old, new)
-    verdict.forbidden += [_FINALIZER_RESERVED.format(name) for name in _added_finalizers(old, new)]
-    removed = _added_finalizers(new, old)
-    # a pool's finalizer is written with the intent to submit, so the pool may have a job without an id on the pod
-    if names.POOL_FINALIZER in removed or (names.FINALIZER in removed and raw_pods.job_id(old)):
-        verdict.permissions.append(FINALIZER_PERMISSION)
 
 
 def _fixed(changed: Collection[str], job: str) -> dict[str, str]:
@@ -331,30 +295,6 @@ def ephemeral_containers(old: raw_pods.Pod, rules: Rules) -> Verdict:
 def _remote_key(pod: raw_pods.Pod) -> str | None:
     """Return the annotation of a job that the pod has, or may have, at a pool."""
     return next((key for key in _REMOTE if raw_pods.annotations_of(pod).get(key)), None)
-
-
-def _reserved(old: raw_pods.Pod, new: raw_pods.Pod) -> list[str]:
-    problems = []
-    for path, values_of, keys in _RESERVED:
-        before, after = values_of(old), values_of(new)
-        for key in [key for key in keys if before.get(key) != after.get(key)]:
-            if key not in before:
-                problems.append(f"{path}[{key}]: {after[key]!r} is not allowed: only podbridge sets it; allowed: none")
-                continue
-            now = f"be changed to {after[key]!r}" if key in after else "be removed"
-            problems.append(
-                f"{path}[{key}]: {before[key]!r} cannot {now}: only podbridge does that; allowed: {before[key]!r}"
-            )
-    return problems
-
-
-def _finalizers(pod: raw_pods.Pod) -> Sequence[str]:
-    finalizers: Sequence[str] = pod["metadata"].get("finalizers") or ()
-    return finalizers
-
-
-def _added_finalizers(old: raw_pods.Pod, new: raw_pods.Pod) -> list[str]:
-    return [name for name in _FINALIZERS if name in _finalizers(new) and name not in _finalizers(old)]
 
 
 def _requested(pod: raw_pods.Pod) -> dict[str, str]:

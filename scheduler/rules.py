@@ -10,7 +10,8 @@ from bridge import clock
 from bridge.config.hub import Config
 from bridge.core.job_lifecycle import State
 from bridge.slurm import job_words, states
-from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
+from bridge.slurm.models import Job, JobPart, ObservedJob, Snapshot
+from bridge.slurm.versions import ApiVersion
 from bridge.workload import pods
 from scheduler.group_actions import Action, Exclude, Pod, SetCondition
 from scheduler.group_states import NEW, NODE, NODE_START, GroupState, NodeWait

@@ -10,7 +10,8 @@ from typing import Any
 from bridge import names
 from bridge.protocol.model.jobs import ContainerState, JobStatus
 from bridge.script.references import Objects
-from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
+from bridge.slurm.models import Job, JobLink, Node, ObservedJob, PodRef, Snapshot
+from bridge.slurm.versions import ApiVersion
 from bridge.workload import eligibility
 from bridge.workload.eligibility import NodeView
 

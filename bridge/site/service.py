@@ -35,7 +35,7 @@ from bridge.site.interlink_slurm.adoption import Adoption
 from bridge.site.jobs.site_folder import Folder
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Delays, Watcher
-from bridge.telemetry import tracing
+from bridge.telemetry import trace_export, tracing
 
 log = logging.getLogger(__name__)
 
@@ -276,7 +276,7 @@ def run(path: Path, pool: str | None) -> int:
     """Run until a signal, or until a thread ends; return the exit status."""
     live = LiveConfig(path, pool)
     logs.setup(live.config.logging.level, live.config.logging.format)
-    tracing.setup("podbridge-submitter")
+    trace_export.setup("podbridge-submitter")
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL)
     # before the first thread starts: threads inherit the processors of the thread that starts them

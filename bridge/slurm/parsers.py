@@ -14,8 +14,9 @@ from functools import lru_cache
 from bridge.errors import SlurmRefusedError
 from bridge.slurm import allotments, components, hostlist, link
 from bridge.slurm.allotments import Allotment
-from bridge.slurm.models import ApiVersion, Job, JobRequest, JsonObject, Node, Partition
+from bridge.slurm.models import Job, JobRequest, JsonObject, Node, Partition
 from bridge.slurm.slurm_values import exit_code, hosts_of, job_id, name_of, number, states, text, time_of, words
+from bridge.slurm.versions import ApiVersion
 
 PLACEHOLDER_SCRIPT = """\
 #!/bin/sh

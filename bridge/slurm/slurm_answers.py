@@ -24,7 +24,8 @@ from bridge.errors import (
     SlurmUnavailableError,
     SlurmUnknownOutcomeError,
 )
-from bridge.slurm.models import ApiVersion, JsonObject
+from bridge.slurm.models import JsonObject
+from bridge.slurm.versions import ApiVersion
 
 WRITES = frozenset({"submit", "cancel", "set_job", "set_node", "add_node", "delete_node"})
 LISTS = {"job": "jobs", "jobs": "jobs", "jobs/state": "jobs", "nodes": "nodes", "partitions": "partitions"} | {

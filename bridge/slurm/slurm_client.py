@@ -22,14 +22,13 @@ from bridge.slurm.auth import TokenSource, expiry
 from bridge.slurm.cancelling import Cancellations
 from bridge.slurm.external_nodes import ExternalNode, conf_line
 from bridge.slurm.job_resources import NodeResources
-from bridge.slurm.models import HIGHEST_ID, ApiVersion, Job, JobRequest, JsonObject, Node, Partition, SubmissionResult
-from bridge.slurm.slurm_transport import Transport
-from bridge.slurm.versions import VERSIONS, newest_common, of_release
+from bridge.slurm.models import HIGHEST_ID, Job, JobRequest, JsonObject, Node, Partition, SubmissionResult
+from bridge.slurm.negotiation import Negotiation
+from bridge.slurm.slurm_transport import Patience, Transport
+from bridge.slurm.versions import ApiVersion
 
 T = TypeVar("T")
 
-MOST_PATIENCE = 16.0
-"""Largest time for a list of all jobs, as a multiple of ``readTimeout``."""
 MOST_IDS = 2500
 """Number of ids in one request. slurmrestd 24.11 and 26.05 refuse a request line of more than 128 KiB."""
 LIST_JOBS = 12_000.0
@@ -52,30 +51,22 @@ class SlurmClient:
         self._tokens = TokenSource(token, config.slurm.user_name)
         self._clock = clock or SystemClock()
         self._transport = Transport(config, self._tokens, pool_size=pool_size, clock=self._clock)
-        self._read_timeout = config.slurm.read_timeout
-        self._patience: dict[str, float] = {}
+        self._patience = Patience(config.slurm.read_timeout, self._clock)
         self.job_bytes = 9000.0
         """Estimate of the bytes of one job in a list, from the answers so far."""
         self.cancellations = Cancellations(self._clock)
-        self._pinned = config.slurm_api_version
-        self._negotiated: tuple[ApiVersion, str] | None = None
-        self._doubted = False
+        self._negotiation = Negotiation(self._transport, config.slurm_api_version)
 
     # --- versions -----------------------------------------------------------------------------------------------------
     @property
     def version(self) -> ApiVersion:
-        """The newest API version that podbridge and slurmrestd know, or the pinned one.
-
-        Found by a ping with each version, the newest first, until slurmrestd knows one: at most eight answers of 200
-        bytes, 2 ms each (``/openapi/v3`` has 0.2 to 0.9 MB). After an answer 404 to any call, the next call finds the
-        version again. Raises :class:`ConfigError` if slurmrestd does not serve the pinned version.
-        """
-        return (self._negotiated or self._renegotiate())[0]
+        """The newest API version that podbridge and slurmrestd know, or the pinned one: see :class:`Negotiation`."""
+        return self._negotiation.version
 
     @property
     def slurm_release(self) -> str:
         """Release of slurmrestd, e.g. ``26.05.5``."""
-        return (self._negotiated or self._renegotiate())[1]
+        return self._negotiation.release
 
     def token_expires_in(self) -> float | None:
         """Return the seconds until the token expires by the local clock; ``None`` if the token has no ``exp``."""
@@ -87,26 +78,6 @@ class SlurmClient:
         """The Slurm user as which podbridge sends requests."""
         return self._tokens.user_name
 
-    def _renegotiate(self) -> tuple[ApiVersion, str]:
-        # without a lock: several threads may negotiate at the same time, but none waits for one that hangs
-        negotiated = self._negotiated = self._negotiate()
-        self._doubted = False
-        return negotiated
-
-    def _negotiate(self) -> tuple[ApiVersion, str]:
-        for name in [self._pinned] if self._pinned else reversed(VERSIONS):
-            status, body = self._transport.send("GET", f"/slurm/{name}/ping", "ping")
-            data = slurm_answers.read_answer(body)
-            if data is not None:  # slurmrestd knows the version, whatever slurmctld does
-                release = slurm_answers.release(data)
-                return of_release(newest_common([name], self._pinned), release), release
-            if status != 404:
-                slurm_answers.judge(None, "ping", status, body)
-        served = slurm_answers.served(self._transport.send("GET", "/openapi/v3", "openapi")[1])
-        if not served:
-            raise SlurmUnavailableError("ping: HTTP 404 for every API version: not slurmrestd's address?", status=404)
-        return newest_common(served, self._pinned), ""
-
     def _call(self, endpoint: str, method: str, path: str, body: JsonObject | None = None) -> JsonObject:
         return self._sized(endpoint, method, path, body)[0]
 
@@ -114,11 +85,11 @@ class SlurmClient:
         self, endpoint: str, method: str, path: str, body: JsonObject | None = None, patience: float = 1
     ) -> tuple[JsonObject, int]:
         """Return the data of an answer and its size in bytes."""
-        version = self._renegotiate()[0] if self._doubted else self.version
+        version = self._negotiation.confirmed()
         status, answer = self._transport.send(method, f"/slurm/{version.name}/{path}", endpoint, body, patience)
         # slurmrestd was replaced and does not serve this version any more; a 404 with Slurm's own answer is about a job
         if status == 404 and slurm_answers.read_answer(answer) is None:
-            self._doubted = True
+            self._negotiation.doubt()
         return slurm_answers.judge(version, endpoint, status, answer), len(answer)
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
@@ -243,7 +214,7 @@ class SlurmClient:
     def _list(self, query: str) -> JsonObject:
         """Read a list of all jobs, and estimate the size of one job."""
         try:
-            data, size = self._patiently("jobs", f"jobs{query}")
+            data, size = self._patience.call("jobs", partial(self._sized, "jobs", "GET", f"jobs{query}"))
         except SlurmUnavailableError:
             # too slow or too large: with a larger estimate, the next poll reads the jobs alone (QueryPlan.in_bulk)
             self.job_bytes *= 2
@@ -251,23 +222,6 @@ class SlurmClient:
         if data.get("jobs"):
             self.job_bytes = size / len(data["jobs"])
         return data
-
-    def _patiently(self, endpoint: str, path: str) -> tuple[JsonObject, int]:
-        """Read a list of all jobs. After a time-out, the next call to the endpoint has twice the time.
-
-        slurmrestd continues to build the list after the caller's time-out, so the next call would time out too. After
-        an answer in less than a quarter of its time, the next call has half of it.
-        """
-        patience, began = self._patience.get(endpoint, 1.0), self._clock.monotonic()
-        try:
-            answer = self._sized(endpoint, "GET", path, patience=patience)
-        except SlurmUnavailableError:
-            if self._clock.monotonic() - began >= patience * self._read_timeout:
-                self._patience[endpoint] = min(2 * patience, MOST_PATIENCE)
-            raise
-        if self._clock.monotonic() - began < patience * self._read_timeout / 4:
-            self._patience[endpoint] = max(patience / 2, 1.0)
-        return answer
 
     def job_states(self, ids: Sequence[int] | None = None) -> dict[int, frozenset[str]]:
         """Return the states of all jobs, or of those of ``ids`` that exist (see ``version.job_states``).
@@ -277,7 +231,7 @@ class SlurmClient:
         is 0.05 s for each request of ``MOST_IDS``.
         """
         if ids is None:
-            data = self._patiently("jobs/state", "jobs/state")[0]
+            data, _ = self._patience.call("jobs/state", partial(self._sized, "jobs/state", "GET", "jobs/state"))
             return parsers.read_states(entry for entry in data["jobs"] if isinstance(entry, dict))
         states_by_id: dict[int, frozenset[str]] = {}
         for first in range(0, len(ids), MOST_IDS):
@@ -292,8 +246,7 @@ class SlurmClient:
         The next :meth:`job_states` of all jobs gets enough time for it.
         """
         seconds = (parsers.read_job_count(self._call("diag", "GET", "diag")) / LIST_JOBS) ** 2
-        if 2 * seconds > self._read_timeout:
-            self._patience["jobs/state"] = min(2 * seconds / self._read_timeout * 2, MOST_PATIENCE)
+        self._patience.expect("jobs/state", 2 * seconds)
         return seconds
 
     def set_excluded_nodes(self, job_id: int, nodes: tuple[str, ...]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies
@@ -17,6 +19,10 @@ from bridge.slurm.models import JsonObject
 from bridge.slurm.slurm_answers import WRITES
 from bridge.telemetry.metrics import SLURM_REQUEST_SECONDS, SLURM_REQUESTS, SLURM_RESPONSE_BYTES
 
+T = TypeVar("T")
+
+MOST_PATIENCE = 16.0
+"""Largest time for a list of all jobs, as a multiple of ``readTimeout``."""
 LARGEST_ANSWER = 1 << 29
 """Bytes. 20,000 jobs, more than Slurm keeps by default, are 180 MB."""
 _counter, _seconds = cache(SLURM_REQUESTS.labels), cache(SLURM_REQUEST_SECONDS.labels)
@@ -83,3 +89,33 @@ def _address(config: Config) -> Address:
         key_file=slurm.key_file,
         proxy=proxies.get(urlsplit(base).scheme) or proxies.get("all") or "",
     )
+
+
+class Patience:
+    """The time for lists of all jobs, by endpoint. After a time-out, the next call has twice the time.
+
+    slurmrestd continues to build the list after the caller's time-out, so the next call would time out too. After an
+    answer in less than a quarter of its time, the next call has half of it.
+    """
+
+    def __init__(self, read_timeout: float, clock: Clock) -> None:
+        self._read_timeout, self._clock = read_timeout, clock
+        self._factors: dict[str, float] = {}
+
+    def call(self, endpoint: str, send: Callable[..., T]) -> T:
+        """Return the result of ``send``, whose argument ``patience`` is a multiple of ``readTimeout``."""
+        patience, began = self._factors.get(endpoint, 1.0), self._clock.monotonic()
+        try:
+            answer = send(patience=patience)
+        except SlurmUnavailableError:
+            if self._clock.monotonic() - began >= patience * self._read_timeout:
+                self._factors[endpoint] = min(2 * patience, MOST_PATIENCE)
+            raise
+        if self._clock.monotonic() - began < patience * self._read_timeout / 4:
+            self._factors[endpoint] = max(patience / 2, 1.0)
+        return answer
+
+    def expect(self, endpoint: str, seconds: float) -> None:
+        """Give the next call enough time for an answer that takes ``seconds``."""
+        if seconds > self._read_timeout:
+            self._factors[endpoint] = min(2 * seconds / self._read_timeout, MOST_PATIENCE)

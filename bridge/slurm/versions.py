@@ -9,10 +9,53 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bridge.errors import ConfigError, SlurmError
-from bridge.slurm.models import ApiVersion
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersion:
+    """The features of one ``data_parser`` version of the REST API, and the format of the fields that differ."""
+
+    name: str
+    script_in_job: bool = True
+    lists: bool = True
+    numbers: bool = True
+    job_states: bool = True
+    external_jobs: bool = False
+    exclude_nodes: bool = True
+    node_updates: bool = True
+    admin_comment: bool = True
+    other_users: bool = True
+    group_names: bool = False
+    """Whether the group of a job may be a name. slurmrestd 24.11.5 ends when it gets one."""
+    allocations: bool = False
+    """Whether ``resources/{job}`` is served: the nodes of one job, for half of the cost of its details."""
+    external_nodes: bool = False
+    """Whether ``new/node`` is served: nodes without slurmd."""
+    default_partition: bool = False
+    """Whether the answer about partitions shows the default partition."""
+    heterogeneous: bool = False
+    """Whether one job may have components that differ."""
+    external_components: bool = False
+    """Whether these may be external jobs; depends on the release too (:func:`of_release`)."""
+
+    def missing(self) -> list[str]:
+        """Return descriptions of the features that this version lacks."""
+        support: dict[str, bool] = {
+            "external placeholder jobs (batch ones are used)": self.external_jobs,
+            "external nodes (labelled nodes are not registered)": self.external_nodes,
+            "exclude nodes (pods that fit only some nodes of a partition are refused)": self.exclude_nodes,
+            "drain nodes (a cordon stays in Kubernetes)": self.node_updates,
+            "admin_comment (comment is used: the job's owner can change it)": self.admin_comment,
+            "jobs of other users (user-id and group-id are refused)": self.other_users,
+            "names of groups (group-id must be a number)": self.group_names or not self.other_users,
+            "devices of a job (pods with resource claims stay pending)": self.allocations,
+            "heterogeneous jobs (groups whose pods request different resources are refused)": self.heterogeneous,
+        }
+        return [text for text, is_supported in support.items() if not is_supported]
+
 
 _ROWS = (
     ApiVersion(

@@ -12,7 +12,8 @@ from bridge.config.hub import Config
 from bridge.errors import UntranslatableError
 from bridge.gres_text import Gres
 from bridge.slurm import components
-from bridge.slurm.models import ApiVersion, GroupRef, JobLink, JobRequest, PodRef
+from bridge.slurm.models import GroupRef, JobLink, JobRequest, PodRef
+from bridge.slurm.versions import ApiVersion
 from bridge.workload import annotations as job_annotations
 from bridge.workload import links, pods, quantity, resources, shortfall, slurm_partition
 from bridge.workload.devices import gres

@@ -8,7 +8,8 @@ from typing import Any
 
 from bridge.config.hub import Config
 from bridge.slurm.external_nodes import ExternalNode
-from bridge.slurm.models import ApiVersion, Snapshot
+from bridge.slurm.models import Snapshot
+from bridge.slurm.versions import ApiVersion
 from bridge.workload.devices.node_gres import NodeGres
 
 KubeNode = Mapping[str, Any]

@@ -12,7 +12,8 @@ from bridge.slurm import states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.cancelling import Cancellations
 from bridge.slurm.components import Component, joined
-from bridge.slurm.models import ApiVersion, Job, JobLink, JobRequest, Node, ObservedJob, Snapshot, SubmissionResult
+from bridge.slurm.models import Job, JobLink, JobRequest, Node, ObservedJob, Snapshot, SubmissionResult
+from bridge.slurm.versions import ApiVersion
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_kube import Writes
 

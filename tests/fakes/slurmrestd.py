@@ -23,8 +23,7 @@ from typing import Any, Literal
 from bridge import gres_text
 from bridge.gres_text import Gres
 from bridge.slurm import hostlist
-from bridge.slurm.models import ApiVersion
-from bridge.slurm.versions import VERSIONS
+from bridge.slurm.versions import VERSIONS, ApiVersion
 
 Answer = tuple[int, bytes]
 Fault = Callable[[str, str], "Answer | Literal['hang', 'reset', 'reset-after', 'hang-after'] | None"]

@@ -12,7 +12,7 @@ from bridge import names
 from bridge.apps.cli.connection_options import FILE
 from bridge.apps.cli.output import print_document
 from bridge.errors import ConfigError
-from bridge.telemetry import tracing
+from bridge.telemetry import trace_export, tracing
 
 if TYPE_CHECKING:
     from bridge.core.threads import Supervisor
@@ -152,7 +152,7 @@ def plugin(
         )
         link = Link(section, f"{names.COMPONENT} plugin", f"{inbox_prefix}.{_checked_owner(owner)}")
         source = SubmitterSource(link, prefix, owner, submit_timeout=SUBMIT_TIMEOUT)
-    tracing.setup("podbridge-plugin")
+    trace_export.setup("podbridge-plugin")
     status = run(source, options, supervisor)
     tracing.stop()
     sys.exit(status)

@@ -19,9 +19,9 @@ from bridge import names
 from bridge.config import hub as configuration
 from bridge.config import policies
 from bridge.errors import BridgeError, ConfigError
-from bridge.slurm.models import ApiVersion, JobRequest
+from bridge.slurm.models import JobRequest
 from bridge.slurm.parsers import job_body
-from bridge.slurm.versions import VERSIONS
+from bridge.slurm.versions import VERSIONS, ApiVersion
 from bridge.workload import links, pool_selection, translate
 from bridge.workload.groups import Membership
 from scheduler import member_places

@@ -42,7 +42,7 @@ from bridge.serving.health import Health, start_servers
 from bridge.slurm.models import Snapshot
 from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.snapshot import Poller
-from bridge.telemetry import tracing
+from bridge.telemetry import trace_export, tracing
 from bridge.telemetry.metrics import BUILD_INFO, LEADER
 from bridge.workload import links
 from bridge.workload.pods import is_open
@@ -96,7 +96,7 @@ class Hub:
         gc.set_threshold(GC_THRESHOLD, 50, 50)
         self.supervisor.stop_on_signals()
         BUILD_INFO.labels(__version__).set(1)
-        tracing.setup(self.config.installation)
+        trace_export.setup(self.config.installation)
         log.info("starting", extra=kv(version=__version__, parts="+".join(self.parts), identity=self.identity))
         self.health.ready("hub", lambda: "not started yet")  # before the health server starts
         start_servers(self.health, self.config.serving, self.supervisor)

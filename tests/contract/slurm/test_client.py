@@ -414,7 +414,7 @@ def test_slurmctld_hanging_leaves_writes_unknown(site: RealSite, patient: SlurmC
         asked = {name: call for name, call in reads(patient).items() if name in ("ping", "unknown", "jobs/state")}
         told = outcomes(asked | writes(patient))
         short = SlurmClient(Config(slurm_rest_api=site.url, slurm=SlurmSection(read_timeout=0.5)), site.token)
-        short._negotiated = patient._negotiated
+        short._negotiation = patient._negotiation
         late = outcomes(writes(short))
     finally:
         site.cluster.kill("slurmctld", signal.SIGCONT)

@@ -13,8 +13,8 @@ import pytest
 
 from bridge.config.hub import Config
 from bridge.errors import SlurmFederationError, SlurmRefusedError
-from bridge.slurm.models import ApiVersion
 from bridge.slurm.slurm_client import SlurmClient
+from bridge.slurm.versions import ApiVersion
 from cluster import Cluster
 from cluster.polling import eventually
 from cluster.slurm import ACCOUNTING

@@ -9,8 +9,9 @@ import pytest
 from bridge.config.hub import Config
 from bridge.slurm import states
 from bridge.slurm.job_resources import indices
-from bridge.slurm.models import ApiVersion, GroupRef
+from bridge.slurm.models import GroupRef
 from bridge.slurm.slurm_client import SlurmClient
+from bridge.slurm.versions import ApiVersion
 from bridge.workload import translate
 from cluster.polling import eventually
 from tests.fakes.slurm_suite import ask, free_nodes

@@ -5,7 +5,8 @@ import pytest
 from bridge import names
 from bridge.clock import rfc3339
 from bridge.config.hub import Config, parse
-from bridge.slurm.models import ApiVersion, Node, Snapshot
+from bridge.slurm.models import Node, Snapshot
+from bridge.slurm.versions import ApiVersion
 from controllers.node import external, node_decide
 from controllers.node.node_actions import Label, MarkAsleep, NodeSyncView
 from tests import builders

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.config.hub import parse
-from bridge.slurm.models import ApiVersion, Node, Snapshot
+from bridge.slurm.models import Node, Snapshot
+from bridge.slurm.versions import ApiVersion
 from bridge.workload import eligibility
 from controllers.node import node_actions, node_decide
 from controllers.node.node_actions import NodeSyncView

@@ -30,7 +30,8 @@ from bridge.core import isolation
 from bridge.kube.cache import Cache
 from bridge.kube.resources import PODS
 from bridge.slurm import external_nodes
-from bridge.slurm.models import ApiVersion, Node, Snapshot
+from bridge.slurm.models import Node, Snapshot
+from bridge.slurm.versions import ApiVersion
 from bridge.telemetry.metrics import ISOLATED_ERRORS
 from bridge.workload import pods
 from controllers.node import node_decide as node_decide

@@ -7,7 +7,8 @@ import pytest
 
 from bridge import clock, names
 from bridge.slurm.allotments import Allotment
-from bridge.slurm.models import ApiVersion, Node
+from bridge.slurm.models import Node
+from bridge.slurm.versions import ApiVersion
 from bridge.workload import eligibility, links
 from scheduler import group_actions, group_decide, rules
 from scheduler.group_states import (

@@ -8,7 +8,8 @@ import pytest
 from bridge.config.hub import Config, SlurmSection
 from bridge.errors import SlurmFederationError, SlurmUnavailableError
 from bridge.slurm.models import JobLink, JobRequest, PodRef
-from bridge.slurm.slurm_client import MOST_PATIENCE, SlurmClient
+from bridge.slurm.slurm_client import SlurmClient
+from bridge.slurm.slurm_transport import MOST_PATIENCE
 from bridge.slurm.versions import VERSIONS
 from tests.fakes.clock import FakeClock
 
@@ -41,7 +42,7 @@ def transport() -> Transport:
 def client(transport: Transport) -> SlurmClient:
     config = Config(slurm=SlurmSection(read_timeout=READ_TIMEOUT))
     client = SlurmClient(config, "e30.eyJzdW4iOiJzbHVybSJ9.x", clock=transport.clock)
-    client._transport = transport  # type: ignore[assignment]
+    client._transport = client._negotiation._transport = transport  # type: ignore[assignment]
     return client
 
 

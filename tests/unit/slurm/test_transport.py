@@ -65,7 +65,7 @@ def test_nobody_there(client: SlurmClient, slurm: FakeSlurm) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: refused
         gone = SlurmClient(Config(slurm_rest_api=f"http://127.0.0.1:{taken.getsockname()[1]}"), TOKEN)
-        gone._negotiated = client._negotiated
+        gone._negotiation = client._negotiation
         with pytest.raises(SlurmUnavailableError, match="Connection refused") as told:
             gone.submit(REQUEST)
     assert type(told.value) is SlurmUnavailableError

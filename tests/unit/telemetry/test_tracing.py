@@ -10,7 +10,7 @@ import pytest
 
 from bridge import names
 from bridge.errors import ConfigError
-from bridge.telemetry import tracing
+from bridge.telemetry import trace_export, tracing
 from bridge.workload import slurm_spans
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -116,8 +116,8 @@ def test_an_error_of_the_exporter_fails_nothing(monkeypatch):
 
 
 def test_nothing_is_set_up_without_an_endpoint():
-    tracing.setup("x", {"OTEL_TRACES_SAMPLER": "nonsense"})
-    tracing.setup("x", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318", "OTEL_SDK_DISABLED": "true"})
+    trace_export.setup("x", {"OTEL_TRACES_SAMPLER": "nonsense"})
+    trace_export.setup("x", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318", "OTEL_SDK_DISABLED": "true"})
     assert tracing.tracer is None
     assert tracing.new_context() is None
 
@@ -148,7 +148,7 @@ def test_a_span_that_cannot_be_sent_loses_no_other(bad, monkeypatch):
     for key, value in {**environ, "OTEL_EXPORTER_OTLP_COMPRESSION": "none"}.items():
         monkeypatch.setenv(key, value)
     monkeypatch.setattr(tracing, "tracer", None)
-    tracing.setup("x", environ)
+    trace_export.setup("x", environ)
     try:
         tracing.ended(
             pod(),
@@ -181,15 +181,15 @@ def test_the_sample_ratio_decides_for_new_pods_only(monkeypatch):
     ],
 )
 def test_the_sample_ratio_is_that_of_the_standard_variables(environ, ratio):
-    assert tracing.sample_ratio(environ) == ratio
+    assert trace_export.sample_ratio(environ) == ratio
 
 
 @pytest.mark.parametrize("text", ["2", "-1", "x", "nan"])
 def test_a_wrong_sample_ratio_is_an_error(text):
     with pytest.raises(ConfigError, match="OTEL_TRACES_SAMPLER_ARG"):
-        tracing.sample_ratio({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": text})
+        trace_export.sample_ratio({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": text})
     with pytest.raises(ConfigError, match="OTEL_TRACES_SAMPLER"):
-        tracing.sample_ratio({"OTEL_TRACES_SAMPLER": "jaeger_remote"})
+        trace_export.sample_ratio({"OTEL_TRACES_SAMPLER": "jaeger_remote"})
 
 
 def test_the_page_lists_every_span_and_every_attribute():

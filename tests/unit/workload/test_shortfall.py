@@ -11,7 +11,7 @@ from admission import validate
 from admission.validate import Rules
 from bridge import names
 from bridge.config.hub import Config
-from bridge.slurm.models import ApiVersion
+from bridge.slurm.versions import ApiVersion
 from bridge.workload import translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.shortfall import problems

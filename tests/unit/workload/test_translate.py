@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from bridge import names
 from bridge.config.hub import Config, parse
 from bridge.errors import UntranslatableError
-from bridge.slurm.models import ApiVersion, GroupRef, JobLink, PodRef
+from bridge.slurm.models import GroupRef, JobLink, PodRef
+from bridge.slurm.versions import ApiVersion
 from bridge.workload import links, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 
