@@ -13,7 +13,7 @@ from bridge.core.threads import Supervisor
 from bridge.serving.https import Server
 
 if TYPE_CHECKING:
-    from bridge.config.hub import ServingSection
+    from bridge.config.processes import ServingSection
 
 Check = Callable[[], str | None]
 """Returns None if the check passes, else the reason in a few words."""

@@ -14,7 +14,8 @@ page, a 404 of a proxy, a truncated answer) contains no information about jobs. 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from bridge.errors import (
     SlurmAuthError,
@@ -26,6 +27,8 @@ from bridge.errors import (
 )
 from bridge.slurm.models import JsonObject
 from bridge.slurm.versions import ApiVersion
+
+T = TypeVar("T")
 
 WRITES = frozenset({"submit", "cancel", "set_job", "set_node", "add_node", "delete_node"})
 LISTS = {"job": "jobs", "jobs": "jobs", "jobs/state": "jobs", "nodes": "nodes", "partitions": "partitions"} | {
@@ -140,6 +143,19 @@ def release(data: JsonObject) -> str:
     slurm = data["meta"].get("slurm") or data["meta"].get("Slurm")
     text = slurm.get("release") if isinstance(slurm, dict) else ""
     return text if isinstance(text, str) else ""
+
+
+def read_all(entries: Iterable[object], read: Callable[[JsonObject], T]) -> list[T]:
+    """Read every entry. Raises if one cannot be read: without this entry, its job would seem to be gone."""
+    results = []
+    for entry in entries:
+        if not isinstance(entry, dict):
+            raise SlurmUnavailableError("slurmrestd's answer has something else in place of an object")
+        try:
+            results.append(read(entry))
+        except ValueError as error:
+            raise SlurmUnavailableError(f"slurmrestd's answer can't be read: {error}") from error
+    return results
 
 
 def _used_fields(fields: dict[str, Any]) -> object:

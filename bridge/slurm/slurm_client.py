@@ -7,11 +7,11 @@ not answer blocks one of them for 10 s, and other requests wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 from urllib.parse import quote
 
 from bridge.clock import Clock, SystemClock
@@ -24,10 +24,9 @@ from bridge.slurm.external_nodes import ExternalNode, conf_line
 from bridge.slurm.job_resources import NodeResources
 from bridge.slurm.models import HIGHEST_ID, Job, JobRequest, JsonObject, Node, Partition, SubmissionResult
 from bridge.slurm.negotiation import Negotiation
+from bridge.slurm.slurm_answers import read_all
 from bridge.slurm.slurm_transport import Patience, Transport
 from bridge.slurm.versions import ApiVersion
-
-T = TypeVar("T")
 
 MOST_IDS = 2500
 """Number of ids in one request. slurmrestd 24.11 and 26.05 refuse a request line of more than 128 KiB."""
@@ -274,12 +273,12 @@ class SlurmClient:
     def _read_jobs(self, data: JsonObject, *, all_nodes: bool = False) -> list[Job]:
         own_user = self.user_name
         read = partial(parsers.read_component, own_user=own_user, all_nodes=all_nodes)
-        return components.joined(_read_all(data["jobs"], read))
+        return components.joined(read_all(data["jobs"], read))
 
     # --- nodes --------------------------------------------------------------------------------------------------------
     def nodes(self) -> list[Node]:
         """Return all nodes. 1.3 kB (22.05) to 2.5 kB a node; 4 ms for 4 nodes, 0.2 s for 1,000."""
-        return _read_all(self._call("nodes", "GET", "nodes")["nodes"], parsers.read_node)
+        return read_all(self._call("nodes", "GET", "nodes")["nodes"], parsers.read_node)
 
     def nodes_since(self, moment: int) -> tuple[list[Node], int] | None:
         """Return all nodes and the time of the answer if any node has changed since ``moment``, else ``None``.
@@ -303,11 +302,11 @@ class SlurmClient:
         # the clock of slurmctld, read before the nodes: no change is missed
         now = 0 if self.version.numbers else self.server_time()
         data = data if moment else self._call("nodes", "GET", "nodes")
-        return _read_all(data["nodes"], parsers.read_node), now or int(slurm_values.number(data.get("last_update")))
+        return read_all(data["nodes"], parsers.read_node), now or int(slurm_values.number(data.get("last_update")))
 
     def partitions(self) -> list[Partition]:
         """Return all partitions. 1 to 3 kB a partition, 4 ms. A single partition is always the default one."""
-        partitions = _read_all(self._call("partitions", "GET", "partitions")["partitions"], parsers.read_partition)
+        partitions = read_all(self._call("partitions", "GET", "partitions")["partitions"], parsers.read_partition)
         return [replace(partitions[0], default=True)] if len(partitions) == 1 else partitions
 
     def set_node(self, name: str, state: Literal["DRAIN", "UNDRAIN"], reason: str = "") -> None:
@@ -324,7 +323,7 @@ class SlurmClient:
     def node(self, name: str) -> Node | None:
         """Return one node; ``None`` if slurmctld knows no such node: the answer has no list of nodes. 2.5 kB, 3 ms."""
         nodes = self._call("node", "GET", f"node/{quote(name, safe='')}").get("nodes")
-        parsed_nodes = _read_all(nodes, parsers.read_node) if isinstance(nodes, list) else []
+        parsed_nodes = read_all(nodes, parsers.read_node) if isinstance(nodes, list) else []
         return next((node for node in parsed_nodes if node.name == name), None)
 
     def add_external_node(self, node: ExternalNode, cluster: str) -> None:
@@ -343,16 +342,3 @@ class SlurmClient:
         Raises :class:`SlurmRefusedError` if the node has a job, or is a node of slurm.conf.
         """
         self._call("delete_node", "DELETE", f"node/{quote(name, safe='')}")
-
-
-def _read_all(entries: Iterable[object], read: Callable[[JsonObject], T]) -> list[T]:
-    """Read every entry. Raises if one cannot be read: without this entry, its job would seem to be gone."""
-    results = []
-    for entry in entries:
-        if not isinstance(entry, dict):
-            raise SlurmUnavailableError("slurmrestd's answer has something else in place of an object")
-        try:
-            results.append(read(entry))
-        except ValueError as error:
-            raise SlurmUnavailableError(f"slurmrestd's answer can't be read: {error}") from error
-    return results

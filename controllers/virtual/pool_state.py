@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bridge.control.brake import Brake
 from bridge.core.threads import Supervisor
 from bridge.core.workers import Workers
 from bridge.kube.cache import Cache
 from bridge.pools.pool_interface import Pool
-from bridge.workload import pods
+from bridge.workload import pods, queue_wait
 from controllers.virtual import race_decide, virtual_pod_decide
 from controllers.virtual.pod_state import Entry, Pod
 
@@ -114,3 +116,42 @@ class PoolState:
 
 def _has_live_remote_job(pod: Pod) -> bool:
     return bool(virtual_pod_decide.remote_job(pod)) and not pods.is_finished(pod) and not pods.is_deleted(pod)
+
+
+class PoolProgress(NamedTuple):
+    """Whether the cache of pods is ``synced``, the jobs are ``listed``, and the pool is ``accepting`` submissions.
+
+    After each change, all pods are decided about.
+    """
+
+    synced: bool = False
+    listed: bool = False
+    accepting: bool = False
+
+
+@dataclass(slots=True)
+class LoopState:
+    """The loop's state of a pool. ``heard``: the monotonic time of the last announcement, and the same time as text.
+
+    ``swept_at``: the monotonic time of the last check of a part of the pods.
+    """
+
+    swept_at: float
+    progress: PoolProgress = field(default_factory=PoolProgress)
+    heard: tuple[float | None, str] = (None, "")
+    expected_wait: float = 0.0
+    folder_problem: str = ""
+    renewed_at: float = float("-inf")
+    sweep: Iterator[str] = field(default_factory=lambda: iter(()))
+
+
+def expected_wait(pool: Pool, now: float) -> float:
+    """Return the seconds that a job probably waits, from the jobs of this hub at the pool."""
+    times = [
+        (job.submitted_at, job.started_at)
+        for job in pool.jobs().values()
+        # a job that has ended without a start was cancelled
+        if job.submitted_at is not None
+        and (job.started_at is not None or (job.phase == "queued" and queue_wait.is_queued(job.reason)))
+    ]
+    return queue_wait.expected_wait(times, now)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from bridge import names
 from bridge.clock import rfc3339
@@ -21,14 +21,14 @@ from bridge.logs import kv
 from bridge.pools.pool_interface import Pool, SiteFolders
 from bridge.pools.registry import PoolSource
 from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
-from bridge.workload import pods, pool_selection, queue_wait
+from bridge.workload import pods, pool_selection
 from controllers.brakes import Brakes, config_map_path
 from controllers.virtual import site_folder, virtual_node_decide
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
 from controllers.virtual.node_writer import NodeWriter
 from controllers.virtual.object_follower import ObjectFollower
 from controllers.virtual.pod_reconciler import PodReconciler
-from controllers.virtual.pool_state import PoolState
+from controllers.virtual.pool_state import LoopState, PoolProgress, PoolState, expected_wait
 from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Racers
 from controllers.virtual.race_decide import prune as prune_racers
@@ -48,33 +48,6 @@ MISSING_SETTLE = 5.0
 MOST_JOBS = 10**9
 """Jobs that the metric of a phase shows, at most: a site may announce any number."""
 PHASES = ("queued", "running", "ended", "unknown")
-
-
-class PoolProgress(NamedTuple):
-    """Whether the cache of pods is ``synced``, the jobs are ``listed``, and the pool is ``accepting`` submissions.
-
-    After each change, all pods are decided about.
-    """
-
-    synced: bool = False
-    listed: bool = False
-    accepting: bool = False
-
-
-@dataclass(slots=True)
-class _LoopState:
-    """The loop's state of a pool. ``heard``: the monotonic time of the last announcement, and the same time as text.
-
-    ``swept_at``: the monotonic time of the last check of a part of the pods.
-    """
-
-    swept_at: float
-    progress: PoolProgress = field(default_factory=PoolProgress)
-    heard: tuple[float | None, str] = (None, "")
-    expected_wait: float = 0.0
-    folder_problem: str = ""
-    renewed_at: float = float("-inf")
-    sweep: Iterator[str] = field(default_factory=lambda: iter(()))
 
 
 class VirtualNodes(Loop):
@@ -118,7 +91,7 @@ class VirtualNodes(Loop):
         fenced = kube.fenced(self.check_leadership)
         self._brakes = Brakes(config.brake, config_map_path(config), fenced, events, clock, self.workers)
         self._records: dict[str, PoolState] = {}
-        self._loop_states: dict[str, _LoopState] = {}
+        self._loop_states: dict[str, LoopState] = {}
         self._since = clock.monotonic()
         self._supervisor: Supervisor | None = None
 
@@ -259,7 +232,7 @@ class VirtualNodes(Loop):
         cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
         cache.subscribe(lambda _, old, new: self._reconciler.add(name, pods.uid(new if new is not None else old or {})))
         record = PoolState(name, cache, Workers(f"pool-{name}", self._pool_threads), threads, racers=self._racers)
-        self._records[name], self._loop_states[name] = record, _LoopState(self.clock.monotonic())
+        self._records[name], self._loop_states[name] = record, LoopState(self.clock.monotonic())
         self._reconciler.add_pool(record)
         record.workers.start(threads)
 
@@ -292,7 +265,7 @@ class VirtualNodes(Loop):
         # once for each announcement: computed again after a step of the clock, the text would differ and cause a write
         if loop_state.heard[0] != heard:
             loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
-            loop_state.expected_wait = _expected_wait(pool, self.clock.time())
+            loop_state.expected_wait = expected_wait(pool, self.clock.time())
         races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
         gang_races: bool | None = None
         if self._racers is not None:
@@ -340,7 +313,7 @@ class VirtualNodes(Loop):
         )
         self._sweep(record, loop_state)
 
-    def _sweep(self, record: PoolState, loop_state: _LoopState) -> None:
+    def _sweep(self, record: PoolState, loop_state: LoopState) -> None:
         """Check a part of the pods, so that each is checked once a minute, even without an event."""
         now = self.clock.monotonic()
         # by the time, not for each reconciliation: announcements cause many of them
@@ -362,15 +335,3 @@ class VirtualNodes(Loop):
 
 def _folders(pool: Pool | None) -> SiteFolders | None:
     return pool.folders if pool is not None else None
-
-
-def _expected_wait(pool: Pool, now: float) -> float:
-    """Return the seconds that a job probably waits, from the jobs of this hub at the pool."""
-    times = [
-        (job.submitted_at, job.started_at)
-        for job in pool.jobs().values()
-        # a job that has ended without a start was cancelled
-        if job.submitted_at is not None
-        and (job.started_at is not None or (job.phase == "queued" and queue_wait.is_queued(job.reason)))
-    ]
-    return queue_wait.expected_wait(times, now)

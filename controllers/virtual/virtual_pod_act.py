@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bridge import names
@@ -26,7 +26,7 @@ from bridge.errors import (
     UnexpectedError,
 )
 from bridge.kube.cache import Cache
-from bridge.kube.events import EventRecorder, reference
+from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.logs import kv
@@ -38,7 +38,14 @@ from bridge.telemetry.metrics import RACE_PLACES
 from bridge.workload import places, pods
 from bridge.workload.kinds.kind import annotation
 from controllers.brakes import mark_patch
-from controllers.virtual import race_decide, status_patch, synthetic_status, virtual_pod_actions, virtual_pod_decide
+from controllers.virtual import (
+    pod_reports,
+    race_decide,
+    status_patch,
+    synthetic_status,
+    virtual_pod_actions,
+    virtual_pod_decide,
+)
 from controllers.virtual.pod_state import Cancellation, Entry, Pod
 from controllers.virtual.race_act import RaceActor
 from controllers.virtual.reference_reader import ReferenceReader
@@ -52,8 +59,6 @@ REFUSED_AGAIN = 60.0
 """Seconds until a status that the API server has refused as invalid is written again."""
 FORGOTTEN = 5.0
 """Seconds for which the view may show a deleted job, or the cache may lack an existing pod."""
-REPORTED_BEFORE = 300.0
-"""Seconds before the first sight of a job: an earlier process has reported earlier occurrences in its containers."""
 
 
 class PodActor:
@@ -81,6 +86,7 @@ class PodActor:
         self._check_leadership = check_leadership
         self._address = address
         self._submit_timeout = submit_timeout
+        self._event_once = partial(pod_reports.event_once, events)
 
     def act(self, action: virtual_pod_actions.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
         """Carry out one action. A failure sets the entry's back-off, and becomes an Event of the pod once."""
@@ -263,29 +269,16 @@ class PodActor:
             log.warning("job without a pod cancelled", extra=extra)
 
     def tell_occurrences(self, pod: Pod, job: JobStatus, entry: Entry) -> None:
-        """Write an Event for each failed probe or hook, and for each container that was killed, as a kubelet does."""
-        for container, occurrence in entry.new_occurrences(job, self._clock.time() - REPORTED_BEFORE):
-            if not re.fullmatch(r"[A-Z][A-Za-z]{0,62}", occurrence.reason):
-                continue  # a job can write anything into its state
-            kinds = ("initContainers", "containers")
-            kind = next((k for k in kinds for c in pod["spec"].get(k) or () if c["name"] == container), None)
-            if kind is not None:
-                container_reference = {**reference(pod), "fieldPath": f"spec.{kind}{{{container}}}"}
-                self._events.event(
-                    container_reference,
-                    occurrence.reason,
-                    occurrence.message,
-                    warning=occurrence.reason != "Killing",
-                    action="Running",
-                )
+        """Write Events about failed probes and hooks, and containers that were killed."""
+        pod_reports.tell_occurrences(self._events, pod, job, entry, self._clock.time())
 
     # --- on the pod ---------------------------------------------------------------------------------------------------
     def _write(self, action: virtual_pod_actions.Write, entry: Entry, cache: Cache) -> None:
         """Write status and job id in one patch: the API server accepts annotations with a status."""
         pod, job = action.pod, action.job
         written = self._patch(pod, cache, action.patch, action.job_id)
-        if written and tracing.tracer is not None:
-            self._trace_end(pod, action.status, action.job)
+        if written:
+            pod_reports.trace_end(pod, action.status, action.job, self._clock.time())
         entry.written_at = self._clock.monotonic()
         reason = ": ".join(part for part in (job.reason, job.message) if part)
         if action.job_id is not None:
@@ -322,8 +315,8 @@ class PodActor:
         """Write the final status, then delete the pod: the site has confirmed its end."""
         pod = action.pod
         # the final status first: the Job of a deleted pod counts its last phase
-        if self._patch(pod, cache, action.patch) and tracing.tracer is not None:
-            self._trace_end(pod, action.status, action.job)
+        if self._patch(pod, cache, action.patch):
+            pod_reports.trace_end(pod, action.status, action.job, self._clock.time())
         if names.POOL_FINALIZER in (pod["metadata"].get("finalizers") or ()):
             self._release(pod, cache)
         # grace period 0 removes the pod at once: no kubelet would confirm the end of its containers
@@ -346,34 +339,12 @@ class PodActor:
     def _fail(self, pod: Pod, cache: Cache, event: str, reason: str, message: str) -> None:
         status = synthetic_status.failed(pod, reason, message, self._address, self._clock.time())
         written = self._patch(pod, cache, status_patch.patch(pod.get("status") or {}, status))
-        if written and tracing.tracer is not None:
-            self._trace_end(pod, status, None)
+        if written:
+            pod_reports.trace_end(pod, status, None, self._clock.time())
         self._events.event(pod, event, f"{reason}: {message}", warning=True)
         log.info("pod failed", extra=kv(pod=pods.key(pod), reason=reason, message=message[:200]))
-
-    def _trace_end(self, pod: Pod, status: Mapping[str, Any], job: JobStatus | None) -> None:
-        """Send the spans of a pod whose final phase was written just now."""
-        if pods.is_finished(pod) or not pods.is_finished({"status": status}):
-            return
-        attributes = {
-            "podbridge.pool": pod["spec"].get("nodeName") or "",
-            "podbridge.job.id": job.job_id if job is not None else "",
-            "podbridge.outcome": str(status["phase"]),
-            "podbridge.reason": str(status.get("reason") or ""),
-        }
-        times = (job.submitted_at, job.started_at, job.ended_at) if job is not None else (None, None, None)
-        tracing.ended(pod, self._clock.time(), attributes, *times)
 
     def _back_off(self, entry: Entry, error: BridgeError) -> None:
         entry.failures += 1
         delay = REFUSED_AGAIN if isinstance(error, KubeInvalidError) else RETRY.delay(entry.failures)
         entry.not_before = self._clock.monotonic() + delay
-
-    def _event_once(
-        self, entry: Entry, pod: Pod, reason: str, message: str, *, topic: str = "", warning: bool = False
-    ) -> None:
-        """Write an Event once. Events are equal if reason and ``topic`` are; without ``topic``, reason and message."""
-        key = f"{reason} {topic or message}"
-        if key not in entry.reported_events:
-            entry.reported_events |= {key}
-            self._events.event(pod, reason, message, warning=warning)

@@ -11,7 +11,7 @@ from bridge.clock import rfc3339
 from bridge.protocol.model import architecture
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.nats.messages import Announce
-from controllers.virtual import node_manifest, virtual_node_decide, virtual_node_loop
+from controllers.virtual import node_manifest, pool_state, virtual_node_decide
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
 from controllers.virtual.virtual_node_decide import Collide, Create, Describe, History, NodesView, Report, Vanish
 
@@ -171,7 +171,7 @@ def test_the_expected_wait_is_that_of_the_jobs_at_the_pool():
 
     def wait(*jobs):
         pool = SimpleNamespace(jobs=lambda: dict(enumerate(jobs)))
-        return virtual_node_loop._expected_wait(pool, TIME)
+        return pool_state.expected_wait(pool, TIME)
 
     assert wait() == 0
     assert wait(status(submitted_at=TIME - 500, started_at=TIME - 100, phase="running")) == 400

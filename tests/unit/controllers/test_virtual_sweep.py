@@ -15,8 +15,8 @@ from bridge.kube.cache import Cache
 from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from controllers.virtual.node_manifest import NodeSettings
-from controllers.virtual.pool_state import PoolState
-from controllers.virtual.virtual_node_loop import SWEEP, SWEEP_RATE, VirtualNodes, _LoopState
+from controllers.virtual.pool_state import LoopState, PoolState
+from controllers.virtual.virtual_node_loop import SWEEP, SWEEP_RATE, VirtualNodes
 from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePools
 
@@ -44,7 +44,7 @@ class Sweeps:
         self.loop = VirtualNodes(shared, None, FakePools(), settings)
         cache = cast(Cache, Pods({"metadata": {"uid": f"u{number}"}} for number in range(pods)))
         self.record = PoolState("site", cache, Workers("pool", 1), Supervisor(), usable=True)
-        self.state = _LoopState(self.clock.monotonic())
+        self.state = LoopState(self.clock.monotonic())
 
     def reconcile(self, times: int = 1) -> int:
         """Return the number of pods that these reconciliations check."""

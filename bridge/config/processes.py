@@ -1,0 +1,74 @@
+"""The sections ``admission``, ``leaderElection``, ``serving`` and ``logging`` of the configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from bridge import names
+from bridge.config.base import DnsName, Port, Seconds, Section
+
+
+class AdmissionSection(Section):
+    """The webhook."""
+
+    host: str = Field("0.0.0.0", description="Address to listen on.")  # noqa: S104  (the API server is another host)
+    port: Port = Field(names.WEBHOOK_PORT, description="Port of the webhook; 0: a free port.")
+    url: str | None = Field(None, description="URL of the webhook for the API server, instead of a Service.")
+    service_name: str = Field("podbridge-admission", description="Service of the webhook, if url is unset.")
+    service_namespace: str = Field(names.SYSTEM_NAMESPACE, description="Namespace of the Service and the Secret.")
+    register_webhooks: bool = Field(
+        True, alias="register", description="Create and update the webhook configurations at start."
+    )
+    cert_dir: Path | None = Field(
+        None, description="Directory with tls.crt, tls.key and ca.crt, for example from cert-manager."
+    )
+    secret_name: str = Field("podbridge-webhook-tls", description="Secret for the certificates that podbridge creates.")
+    cert_validity: Annotated[float, Field(ge=60, le=3650 * 86400)] = Field(
+        90 * 86400, description="Validity of the certificates that podbridge creates."
+    )
+    threads: Annotated[int, Field(ge=1, le=256)] = Field(16, description="Concurrent reviews.")
+    timeout_seconds: Annotated[int, Field(ge=1, le=30)] = Field(5, description="timeoutSeconds of the webhooks.")
+    webhook_name: DnsName = Field(names.COMPONENT, description="Prefix of the names of the webhook configurations.")
+    trusted_users: list[str] = Field(
+        [],
+        description=(
+            "Users that may set podbridge's label, annotations and finalizer, beside the accounts of "
+            "config/rbac.yaml and config/rbac-run.yaml."
+        ),
+    )
+
+
+class LeaderElectionSection(Section):
+    """Leader election: one replica acts at a time."""
+
+    enabled: bool = Field(True, alias="leaderElect", description="Elect a leader; false: for one replica only.")
+    namespace: str = Field(names.SYSTEM_NAMESPACE, description="Namespace of the Leases.")
+    lease_duration: Seconds = Field(15, description="Time after a renewal until another replica acquires a Lease.")
+    renew_deadline: Seconds = Field(10, description="Time after a renewal until a leader that cannot renew stops.")
+    retry_period: Seconds = Field(2, description="Period of attempts to acquire or renew a Lease.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LeaderElectionSection:
+        if not self.lease_duration > self.renew_deadline > self.retry_period:
+            raise ValueError("must hold: leaseDuration > renewDeadline > retryPeriod")
+        return self
+
+
+class ServingSection(Section):
+    """Health and metrics. Port 0 selects a free port, null disables the server."""
+
+    host: str = Field("0.0.0.0", description="Address to listen on.")  # noqa: S104
+    health_port: Port | None = Field(
+        names.HEALTH_PORT, description="Port of /livez, /readyz and /healthz; 0: a free port, null: none."
+    )
+    metrics_port: Port | None = Field(names.METRICS_PORT, description="Port of /metrics; 0: a free port, null: none.")
+
+
+class LoggingSection(Section):
+    """Logs, written to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
+    format: Literal["auto", "json", "text"] = Field("auto", description="auto: text on a terminal, else json.")
