@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from bridge.errors import SiteRefusedError
+from bridge.errors import SiteRefusedError, SiteTooLargeError
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import JobSubmission, VolumeFile
 from bridge.protocol.nats.envelope import GarbledError
-from bridge.protocol.nats.messages import UNKNOWN_LIBRARY, ScriptWithoutLibrary, SubmitMessage
-from bridge.protocol.nats.request_table import SUBMIT, SubmitterClient
+from bridge.protocol.nats.messages import UNKNOWN_LIBRARY, File, Files, ScriptWithoutLibrary, SubmitMessage
+from bridge.protocol.nats.request_table import FILES, SUBMIT, SubmitterClient
 from bridge.script import library
 
 LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
@@ -29,6 +29,27 @@ def send(client: SubmitterClient, job: str, submission: JobSubmission, digest: s
         if script is submission.script or error.reason not in LIBRARY_REFUSED:
             raise
         return client.call(SUBMIT, job, SubmitMessage.of(submission, submission.script), timeout).status
+
+
+def replace_files(
+    client: SubmitterClient, job: str, files: Sequence[VolumeFile], volumes: Mapping[str, Sequence[str]]
+) -> None:
+    """Replace files in the volumes of a job; the last request has the paths of all files by volume, if any.
+
+    A file that is too large for a request is left out; then raises SiteTooLargeError in the end.
+    """
+    too_large: SiteTooLargeError | None = None
+    for portion in portions(files):
+        try:
+            client.call(FILES, job, Files(files=[File.of(file) for file in portion]))
+        except SiteTooLargeError as error:
+            names = ", ".join(file.path for file in portion)
+            too_large = SiteTooLargeError(f"{names}: {error}", hint=error.hint)
+    if volumes:
+        lists = {name: list(paths) for name, paths in volumes.items()}
+        client.call(FILES, job, Files(files=[], volumes=lists))
+    if too_large is not None:
+        raise too_large
 
 
 def portions(files: Sequence[VolumeFile]) -> Iterator[list[VolumeFile]]:

@@ -3,46 +3,25 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bridge.clock import Clock
-from bridge.core.backoff import Backoff
-from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteTooLargeError, SiteUnknownOutcomeError
+from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pod
 from bridge.pools.submitter import snapshot_pages, submission
 from bridge.pools.submitter.job_view import JobView
+from bridge.pools.submitter.received_announcements import ReceivedAnnouncements
 from bridge.pools.submitter.received_buildconfigs import ReceivedBuildConfigs
+from bridge.pools.submitter.request_schedule import RequestSchedule
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions, Session
 from bridge.protocol.nats.envelope import check_pool
-from bridge.protocol.nats.messages import (
-    Announce,
-    BuildConfigMessage,
-    CancelMessage,
-    Empty,
-    Event,
-    File,
-    Files,
-    Grant,
-    Published,
-    Status,
-)
-from bridge.protocol.nats.request_table import (
-    CANCEL,
-    DESCRIBE,
-    FILES,
-    GRANT,
-    STATUS,
-    SUBMIT,
-    B,
-    RequestKind,
-    SubmitterClient,
-)
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, CancelMessage, Empty, Event, Grant, Published, Status
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, GRANT, STATUS, SUBMIT, B, RequestKind, SubmitterClient
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
@@ -50,16 +29,8 @@ from bridge.script.volume_files import CurrentFiles
 
 log = logging.getLogger(__name__)
 
-PERIOD = 60.0
-"""Seconds between two snapshots of a pool."""
-LEAST_GAP = 1.0
-"""Seconds between two requests to a pool, at least."""
-_BACKOFF = Backoff(first=1.0, limit=30.0)
 LATE = 5.0
 """Seconds after its deadline for which a site may accept a request, because clocks differ."""
-_CONFIG_WAIT = 0.3
-"""Seconds to wait for an announced BuildConfig before it is requested: the site publishes it after the announcement."""
-_MOST_FOLDERS = 16
 Changed = Callable[[str], None]
 
 
@@ -91,67 +62,66 @@ class SubmitterPool:
         self._clock = clock
         self._lock = threading.Lock()
         self._view = JobView()
-        self._folder: str | None = None
-        self._announcements: Mapping[str, tuple[Announce, float]] = {}
+        self._announcements = ReceivedAnnouncements()
         self._configs = ReceivedBuildConfigs(name)
         self._subscribers: list[Changed] = []
-        self._is_snapshot_requested = True
-        self._failures = 0
-        self._requested_at = self._snapshot_at = self._described_at = -math.inf
+        self._schedule = RequestSchedule(name)
 
     # --- interface of a pool ------------------------------------------------------------------------------------------
     @property
     def folder(self) -> str:
         """Id of the site's folder that holds the pool's jobs; empty before the first announcement."""
-        return self._folder or ""
+        return self._announcements.folder or ""
 
     def announcements(self) -> Mapping[str, tuple[Announce, float]]:
         """Return the last announcement for each folder id, and the monotonic time at which it arrived."""
-        return self._announcements
+        return self._announcements.by_folder
 
     def choose(self, folder: str) -> None:
         """Use the jobs of this folder from now on, and discard the state of any other folder."""
         with self._lock:
-            if folder == self._folder:
+            if folder == (before := self._announcements.folder):
                 return
-            if self._folder is not None:
-                extra = kv(pool=self.name, before=self._folder, now=folder)
-                log.warning("the folder of the pool has changed", extra=extra)
-            self._folder = folder
-            self._view, self._is_snapshot_requested, self._failures = JobView(), True, 0
+            if before is not None:
+                log.warning("the folder of the pool has changed", extra=kv(pool=self.name, before=before, now=folder))
+            self._announcements.folder, self._view = folder, JobView()
+            self._schedule.want_snapshot()
         self._notify("")
 
     def announced(self) -> tuple[Announce, float] | None:
         """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""
-        return self._announcements.get(self.folder)
+        return self._announcements.last
+
+    @property
+    def _announce(self) -> Announce | None:
+        announced = self.announced()
+        return announced[0] if announced is not None else None
 
     @property
     def gangs(self) -> bool:
         """Whether the site has announced that it runs the pods of a group as one job."""
-        announced = self.announced()
-        return announced is not None and announced[0].gangs
+        return bool((announce := self._announce) and announce.gangs)
 
     @property
     def heterogeneous_gangs(self) -> bool:
         """Whether the site has announced that these pods may request different resources."""
-        announced = self.announced()
-        return announced is not None and announced[0].heterogeneous_gangs
+        return bool((announce := self._announce) and announce.heterogeneous_gangs)
 
     def ready(self) -> Readiness:
         """Return whether a valid BuildConfig has been received."""
-        announced = self.announced()
-        if announced is None:
+        announce = self._announce
+        if announce is None:
             return Readiness("NotAnnounced", "the site has not announced itself", transient=True)
-        if problem := self._configs.problem(announced[0].digest):
+        if problem := self._configs.problem(announce.digest):
             return Readiness("BuildConfigUnusable", f"the site's BuildConfig is invalid: {problem}")
-        if self._configs.get(announced[0].digest) is None:
+        if self._configs.get(announce.digest) is None:
             return Readiness("NoBuildConfig", "the site's BuildConfig has not been received", transient=True)
         return READY
 
     def buildconfig(self) -> BuildConfig | None:
         """Return the announced BuildConfig; ``None`` if it has not been received or is invalid."""
-        announced = self.announced()
-        return self._configs.get(announced[0].digest) if announced else None
+        announce = self._announce
+        return self._configs.get(announce.digest) if announce else None
 
     def prepare(self, pod: Pod) -> Pod:
         """Return the pod as the site gets it; raises ScriptError."""
@@ -168,16 +138,15 @@ class SubmitterPool:
 
     def allows_gang_race(self) -> bool | None:
         """Return whether the site accepts jobs of groups that wait for a grant; ``None`` without a BuildConfig."""
-        allowed, announced = self.allows_race(), self.announced()
-        return allowed and self.gangs and announced is not None and announced[0].gang_grants
+        announce = self._announce
+        return self.allows_race() and self.gangs and announce is not None and announce.gang_grants
 
     def offer(self, pod: Pod, objects: Objects, wait: float) -> JobStatus:
         """Build a script that waits for its grant, and submit it."""
         return self._build_and_send(pod, objects, wait)
 
     def _build_and_send(self, pod: Pod, objects: Objects, wait: float | None) -> JobStatus:
-        announced = self.announced()
-        user = announced[0].user if announced else None
+        user = announce.user if (announce := self._announce) else None
         job_submission = build.build(pod, self._usable_config(), objects, self.name, wait, user)
         if job_submission.place is not None and not self.gangs:
             # an older submitter would ignore the place, and run the pod without its group
@@ -200,8 +169,8 @@ class SubmitterPool:
 
     def send(self, job: str, job_submission: JobSubmission) -> JobStatus:
         """Submit a job whose script is complete."""
-        announced, folder = self.announced(), self._folder
-        library = announced[0].library if announced else ""
+        announce, folder = self._announce, self._announcements.folder
+        library = announce.library if announce else ""
         status = submission.send(self._client, job, job_submission, library, self._submit_timeout)
         with self._lock:
             self._check(folder)
@@ -212,7 +181,7 @@ class SubmitterPool:
 
     def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
         """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it."""
-        job, folder = pod["metadata"]["uid"], self._folder
+        job, folder = pod["metadata"]["uid"], self._announcements.folder
         status = self._client.call(CANCEL, job, CancelMessage(grace=grace, forget=forget)).status
         if status is None:
             # no event is newer than this answer: the site refuses later submissions of the job
@@ -224,7 +193,7 @@ class SubmitterPool:
         return self._request_status(STATUS, pod, Empty())
 
     def _request_status(self, kind: RequestKind[B, Status], pod: Pod, body: B) -> JobStatus | None:
-        job, requested_at, folder = pod["metadata"]["uid"], self._clock.monotonic(), self._folder
+        job, requested_at, folder = pod["metadata"]["uid"], self._clock.monotonic(), self._announcements.folder
         status = self._client.call(kind, job, body).status
         if status is None:
             self._apply_absence(job, requested_at, folder)
@@ -252,8 +221,7 @@ class SubmitterPool:
     @property
     def sessions(self) -> Callable[[Pod, CommandOptions], Session] | None:
         """Runs a command in a container of a running job, if the site has announced that it does."""
-        announced = self.announced()
-        return self._open_session if announced is not None and announced[0].commands else None
+        return self._open_session if (announce := self._announce) and announce.commands else None
 
     def _open_session(self, pod: Pod, options: CommandOptions) -> Session:
         return self._client.open_session(pod["metadata"]["uid"], options)
@@ -271,18 +239,7 @@ class SubmitterPool:
 
         A file that is too large for a request is left out; then raises SiteTooLargeError in the end.
         """
-        job, too_large = pod["metadata"]["uid"], None
-        for portion in submission.portions(files):
-            try:
-                self._client.call(FILES, job, Files(files=[File.of(file) for file in portion]))
-            except SiteTooLargeError as error:
-                names = ", ".join(file.path for file in portion)
-                too_large = SiteTooLargeError(f"{names}: {error}", hint=error.hint)
-        if volumes:
-            lists = {name: list(paths) for name, paths in volumes.items()}
-            self._client.call(FILES, job, Files(files=[], volumes=lists))
-        if too_large is not None:
-            raise too_large
+        submission.replace_files(self._client, pod["metadata"]["uid"], files, volumes)
 
     def subscribe(self, changed: Changed) -> None:
         """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""
@@ -300,12 +257,12 @@ class SubmitterPool:
 
     def _on_announce(self, announce: Announce) -> None:
         with self._lock:
-            self._record(announce, self._clock.monotonic())
+            self._announcements.add(announce, self._clock.monotonic())
             # a wrong, empty folder looks like a new site: its submitter cannot detect the error, so the hub does
-            if announce.folder != self._folder:
+            if announce.folder != self._announcements.folder:
                 return
             if self._view.announced(announce.submitter, announce.sequences.get(self._owner, 0)):
-                self._is_snapshot_requested, self._failures = True, 0
+                self._schedule.want_snapshot()
         self._notify("")
 
     def _on_buildconfig(self, message: BuildConfigMessage) -> None:
@@ -316,8 +273,8 @@ class SubmitterPool:
     def recall(self, announce: Announce, received_at: float, buildconfig: BuildConfigMessage | None) -> None:
         """Apply stored values from the monotonic time ``received_at``, unless this process received newer ones."""
         with self._lock:
-            if announce.folder not in self._announcements:
-                self._record(announce, received_at)
+            if announce.folder not in self._announcements.by_folder:
+                self._announcements.add(announce, received_at)
             announced = self.announced()
             has_config = announced is None or announced[0].digest in self._configs
         if buildconfig is not None and announced and not has_config and buildconfig.digest == announced[0].digest:
@@ -325,21 +282,12 @@ class SubmitterPool:
         else:
             self._notify("")
 
-    def _record(self, announce: Announce, received_at: float) -> None:
-        if self._folder is None:
-            self._folder = announce.folder
-        others = {folder: value for folder, value in self._announcements.items() if folder != announce.folder}
-        if len(others) >= _MOST_FOLDERS:
-            del others[next(folder for folder in others if folder != self._folder)]
-        # a new dict: other threads read it without the lock
-        self._announcements = {**others, announce.folder: (announce, received_at)}
-
     def _on_event(self, event: Event) -> None:
         with self._lock:
-            if event.folder != self._folder:
+            if event.folder != self._announcements.folder:
                 return
             changed, missed = self._view.event(event, self._clock.monotonic())
-            self._is_snapshot_requested |= missed
+            self._schedule.is_snapshot_wanted |= missed
         if changed:
             self._notify(event.status.job)
 
@@ -347,53 +295,48 @@ class SubmitterPool:
     def request_snapshot(self) -> None:
         """Request a snapshot soon."""
         with self._lock:
-            self._is_snapshot_requested, self._failures = True, 0
+            self._schedule.want_snapshot()
 
     def due(self, now: float) -> bool:
         """Whether a snapshot or a BuildConfig is due."""
-        pause = _BACKOFF.delay(self._failures, rand=lambda: 0.0) if self._failures else LEAST_GAP
-        return now - self._requested_at >= pause and (self._lacks_snapshot(now) or self._lacks_config(now))
+        return self._schedule.is_rested(now) and (self._lacks_snapshot(now) or self._lacks_config(now))
 
     def ask(self) -> None:
         """Request what is due. A failure is logged, and the request is repeated after a back-off."""
-        self._requested_at = self._clock.monotonic()
+        self._schedule.requested_at = self._clock.monotonic()
         try:
-            if self._lacks_snapshot(self._requested_at):
+            if self._lacks_snapshot(self._schedule.requested_at):
                 self._snapshot()
             if self._lacks_config(now := self._clock.monotonic()):
-                self._described_at = now
+                self._schedule.described_at = now
                 described = self._client.call(DESCRIBE, "", Empty()).buildconfig
                 check_pool(self.name, described.pool)
                 self._on_buildconfig(described)
         except SiteError as error:
-            self._failures += 1
-            extra = kv(pool=self.name, failures=self._failures, error=error)
-            if self._failures & (self._failures - 1) == 0:
-                log.warning("a request to a pool failed", extra=extra)
+            self._schedule.failed(error)
         else:
-            self._failures = 0
+            self._schedule.succeeded()
 
     def _lacks_snapshot(self, now: float) -> bool:
-        if self.announced() is None:
-            return False  # the folder of the jobs is not known
-        return self._is_snapshot_requested or now - self._snapshot_at >= PERIOD
+        # before the announcement, the folder of the jobs is not known
+        return self.announced() is not None and self._schedule.wants_snapshot(now)
 
     def _lacks_config(self, now: float) -> bool:
         announced = self.announced()
         if announced is None or announced[0].digest in self._configs:
             return False
-        return now - announced[1] >= _CONFIG_WAIT and now - self._described_at >= _BACKOFF.limit
+        return self._schedule.wants_config(now, announced[1])
 
     def _snapshot(self) -> None:
         with self._lock:
             # reset before the request: a gap of events that is found meanwhile causes another snapshot
-            self._is_snapshot_requested, folder = False, self._folder
-        began = self._snapshot_at = self._clock.monotonic()
+            self._schedule.is_snapshot_wanted, folder = False, self._announcements.folder
+        began = self._schedule.snapshot_at = self._clock.monotonic()
         try:
             parts = snapshot_pages.request(self.name, self._owner, self._client, self._clock)
         except SiteError:
             with self._lock:
-                self._is_snapshot_requested = True
+                self._schedule.is_snapshot_wanted = True
             raise
         with self._lock:
             self._check(folder)
@@ -405,8 +348,8 @@ class SubmitterPool:
     # --- internal -----------------------------------------------------------------------------------------------------
     def _check(self, folder: str | None) -> None:
         """Refuse an answer if its request was sent before the folder changed."""
-        if folder != self._folder:
-            change = f"from {folder} to {self._folder} since the request"
+        if folder != self._announcements.folder:
+            change = f"from {folder} to {self._announcements.folder} since the request"
             raise SiteUnknownOutcomeError(f"pool {self.name}: its folder has changed {change}")
 
     def _apply_absence(self, job: str, requested_at: float, folder: str | None) -> None:

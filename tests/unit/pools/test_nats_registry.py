@@ -502,7 +502,8 @@ def test_the_number_of_pools_that_are_asked_at_once_is_limited(monkeypatch: pyte
     answer.set()
     wait_until(lambda: hub.pools._requesting == set())
     for pool in hub.pools.pools().values():
-        pool._requested_at = hub.clock.now if pool.name in asked else pool._requested_at
+        if pool.name in asked:
+            pool._schedule.requested_at = hub.clock.now
     hub.pools.tick()
     wait_until(lambda: len(asked) == 5)
 
