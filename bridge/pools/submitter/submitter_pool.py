@@ -20,7 +20,16 @@ from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions, Session
 from bridge.protocol.nats.envelope import check_pool
-from bridge.protocol.nats.messages import Announce, BuildConfigMessage, CancelMessage, Empty, Event, Grant, Published, Status
+from bridge.protocol.nats.messages import (
+    Announce,
+    BuildConfigMessage,
+    CancelMessage,
+    Empty,
+    Event,
+    Grant,
+    Published,
+    Status,
+)
 from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, GRANT, STATUS, SUBMIT, B, RequestKind, SubmitterClient
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
