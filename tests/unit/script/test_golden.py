@@ -4,6 +4,7 @@
 every script, is left out of them.
 """
 
+import difflib
 import re
 from pathlib import Path
 
@@ -29,23 +30,41 @@ def cases():
     return [*with_none, *others, ("image", "enroot"), ("image", "podman"), ("mounted", "apptainer")]
 
 
-@pytest.mark.parametrize(("kind", "runtime"), cases())
-def test_golden(kind, runtime, request):
-    settings = config(runtime)
-    job = build(KINDS[kind], settings, OBJECTS, "virtual-a")
-    shared = library.text(runtimes.of(settings).library)
-    assert shared in job.script
-    asked = (job.cpus, job.memory, job.gpus, job.gpu_resource, job.time_limit, job.flags, job.flavor, job.grace)
-    text = f"# {asked!r}\n" + job.script.replace(shared, "# (the library)\n")
-    path = GOLDEN / f"{kind}.{runtime}.sh"
+def golden_files():
+    """Return the text of each golden file.
+
+    The beginning of all scripts stands once. The first script of a kind is whole; those for other runtimes are the
+    differences to it.
+    """
+    texts, first = {}, {}
+    for kind, runtime in cases():
+        settings = config(runtime)
+        job = build(KINDS[kind], settings, OBJECTS, "virtual-a")
+        beginning, rest = job.script.split(library.text(runtimes.of(settings).library))
+        assert texts.setdefault("beginning.sh", beginning) == beginning
+        asked = (job.cpus, job.memory, job.gpus, job.gpu_resource, job.time_limit, job.flags, job.flavor, job.grace)
+        lines = [f"# {asked!r}", *rest.splitlines()]
+        if kind in first:
+            lines = list(difflib.unified_diff(first[kind], lines, n=2, lineterm=""))[2:]
+        else:
+            first[kind] = lines
+        suffix = "sh" if first[kind] is lines else "diff"
+        texts[f"{kind}.{runtime}.{suffix}"] = "\n".join(lines) + "\n"
+    return texts
+
+
+def test_golden(request):
+    texts = golden_files()
     if request.config.getoption("--update-golden"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
-
-
-def test_no_golden_file_is_left_over():
-    assert {path.name for path in GOLDEN.iterdir()} == {f"{kind}.{runtime}.sh" for kind, runtime in cases()}
+        GOLDEN.mkdir(exist_ok=True)
+        for path in GOLDEN.iterdir():
+            path.unlink()
+        for name, text in texts.items():
+            (GOLDEN / name).write_text(text)
+    found = {path.name: path.read_text() for path in GOLDEN.iterdir()}
+    assert found.keys() == texts.keys()
+    for name, text in texts.items():
+        assert text == found[name], f"{name}: if this is meant: --update-golden"
 
 
 NEWER = {

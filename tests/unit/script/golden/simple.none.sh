@@ -1,28 +1,4 @@
 # (1, 1073741824, 0, '', 86400.0, [], 'small', 30.0)
-#!/bin/bash
-umask 077
-case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
-JOB=$PWD
-if [[ ${1-} != inside && ${1-} != leftovers && ${1-} != session ]]; then
-    if ! mkdir started 2>/dev/null; then
-        [[ -d started ]]
-        exit
-    fi
-    if [[ ${SLURM_ARRAY_TASK_ID-} ]]; then
-        printf '%s_%s\n' "$SLURM_ARRAY_JOB_ID" "$SLURM_ARRAY_TASK_ID"
-    else
-        printf '%s\n' "${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}"
-    fi >started/job
-fi
-LOCALE=${LC_ALL-}
-if [[ ${1-} == session ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi
-if [[ ${1-} != inside ]]; then
-:
-module purge
-set +Cefu +o pipefail
-fi
-if [[ ${1-} == session ]]; then exec >&3 2>&4 3>&- 4>&-; fi
-# (the library)
 NAME=(main)
 KIND=(main)
 MEMORY=('')
