@@ -151,6 +151,10 @@ AUTOMATIC_VOLUME_PREFIX = "kube-api-access-"
 SUBJECT_PREFIX = "bridge.v1"
 """Default prefix of all NATS subjects."""
 KUBELET_PORT = 10250
+METRICS_PATH = "/metrics/resource"
+"""Path of the kubelet API for resource metrics; that of one virtual node is below it."""
+METRICS_PATH_ANNOTATION = "metrics.k8s.io/resource-metrics-path"
+"""Annotation of a node with this path, for metrics-server: all virtual nodes have one address."""
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
 MANAGED_TAINT = "slinky.slurm.net/managed-node"

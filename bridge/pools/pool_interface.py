@@ -6,7 +6,7 @@ reports a job as unknown (``None``) only if the site itself has said so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from bridge.protocol.model.announcement import Announcement
@@ -14,6 +14,7 @@ from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import Readiness
 from bridge.protocol.model.requests import LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions, Session
+from bridge.protocol.model.usage import JobUsage
 from bridge.script.references import Objects
 from bridge.script.volume_files import CurrentFiles
 
@@ -145,6 +146,10 @@ class Pool(Protocol):
     @property
     def sessions(self) -> Callable[[Pod, CommandOptions], Session] | None:
         """Runs a command in a container of a running job, and returns its session, which the caller must close."""
+
+    @property
+    def usage(self) -> Callable[[Sequence[str]], Iterable[JobUsage]] | None:
+        """Returns what the site has measured of jobs, by their UIDs, a few seconds ago; of other jobs, nothing."""
 
     def announced(self) -> tuple[Announcement, float] | None:
         """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""

@@ -161,6 +161,7 @@ class Announcer:
             gang_grants=gangs,
             heterogeneous_gangs=gangs and self._batch.heterogeneous and not self._heterogeneous_problem,
             commands=runs_commands(self._batch, config),
+            usage=True,
         )
 
     def _job_user(self, config: SiteConfig) -> JobUser | None:

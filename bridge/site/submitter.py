@@ -21,13 +21,14 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats import messages
-from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, FILES, GRANT, SNAPSHOT, STATUS, SUBMIT
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, FILES, GRANT, SNAPSHOT, STATUS, SUBMIT, USAGE
 from bridge.protocol.nats.two_way import TwoWay
 from bridge.site.arrays.array_submission import ArraySubmission, runs_arrays
 from bridge.site.batch.batch_interface import BatchSystem
 from bridge.site.batch_list import BatchList
 from bridge.site.batch_submission import BatchSubmission
 from bridge.site.config.site_config import SiteConfig
+from bridge.site.container_usage import UsageReader
 from bridge.site.gangs.gathering import Gatherer
 from bridge.site.jobs import job_actions, job_script, request_limits, sent_files
 from bridge.site.jobs import job_status as job_status
@@ -70,6 +71,7 @@ class Submitter:
         self._folder, self._batch, self._watcher, self._config, self._clock = folder, batch, watcher, config, clock
         self._lag, self._wait, self._wake = lag, wait, wake
         self._batch_list = batch_list
+        self._usage = UsageReader(folder.path, clock, wait)
         self._submission = BatchSubmission(folder, batch, config, clock, settle)
         self._gatherer = Gatherer(folder, batch, self._submission, batch_list, config, clock, lag)
         self.arrays = ArraySubmission(folder, batch, self._submission, watcher.index, clock, settle)
@@ -327,6 +329,21 @@ class Submitter:
             job_folder.raise_if_unreadable()
             raise SiteRefusedError(f"no job {job_folder.uid} here", reason="NotFound")
         return record
+
+    @USAGE.handler
+    def usage(self, owner: str, _job: str, body: messages.UsageRequest) -> messages.UsageAnswer:
+        """Return the use of CPU and memory of an owner's running jobs."""
+        paths = [(uid, str(self._folder.job(uid).path)) for uid in body.jobs if self._runs_for(owner, uid)]
+        try:
+            return messages.UsageAnswer(jobs=tuple(self._usage.read(paths)))
+        except OSError as error:
+            text = f"the use of CPU and memory can't be requested: {error.strerror}"
+            raise SiteRefusedError(text, reason="UsageNotAvailable", retryable=True) from error
+
+    def _runs_for(self, owner: str, uid: str) -> bool:
+        entry = self._watcher.index.entries.get(uid) if self._watcher.is_leader else None
+        record = entry.record if entry is not None else self._folder.job(uid).read()
+        return record is not None and record.meta.owner == owner and record.started and not record.final
 
     def exec(self, owner: str, job: str, body: messages.Exec) -> Callable[[TwoWay], None]:
         """Return the function that runs a command in a container of a running job."""

@@ -22,6 +22,7 @@ from controllers.kubelet import stats
 from controllers.kubelet.authorization import KubeletAuthorizer
 from controllers.kubelet.command_sessions import CommandSessions
 from controllers.kubelet.containers import check_log
+from controllers.kubelet.usage_cache import NOTHING, PoolUse, UsageCache
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ class KubeletHandlers:
         self._started = clock.time()
         self._shares = log_shares()
         self._commands = CommandSessions()
-        self._scrapes: SingleFlightCache[bytes] = SingleFlightCache(clock, limit=16)
+        self._usage = UsageCache(clock)
+        self._scrapes: SingleFlightCache[bytes] = SingleFlightCache(clock, limit=64)
 
     def check(self, node: str, method: str = "") -> None:
         """Raise :class:`AnswerError` 403 unless the user may send this request to the node (empty: to any node).
@@ -125,18 +127,21 @@ class KubeletHandlers:
         if len(nodes) != 1:
             served = ", ".join(sorted(nodes)) or "none"
             raise AnswerError(400, f"say which node with ?node=<name>; virtual nodes served here: {served}")
-        return _json(stats.summary(nodes.pop(), self._started, pods, self._status_of()))
+        node = nodes.pop()
+        return _json(stats.summary(node, self._started, pods, self._status_of(), self._usages([node])[node]))
 
-    def resource_metrics(self) -> flask.Response:
-        """Return the resource metrics, in the format that the client accepts.
+    def resource_metrics(self, node: str | None = None) -> flask.Response:
+        """Return the resource metrics of a node, or of all nodes, in the format that the client accepts.
 
-        A scraper sends the same request once for each virtual node, and each answer has the pods of all of them.
+        All virtual nodes have one address. A scraper that knows no path of a node sends the same request once for each
+        of them, and each answer has the pods of all.
         """
         encode, content_type = choose_encoder(flask.request.headers.get("Accept", ""))
-        allowed = self._allowed()
+        allowed = self._allowed(node)
 
         def load() -> tuple[bytes, float]:
-            return encode(stats.resource_metrics(self._pods_on(allowed), self._status_of())), SCRAPE_CACHED
+            pods, usages = self._pods_on(allowed), self._usages(allowed)
+            return encode(stats.resource_metrics(allowed, pods, self._status_of(), usages)), SCRAPE_CACHED
 
         # by the nodes, not by the user: whoever may read the same nodes gets the same answer
         content = self._scrapes.get((frozenset(allowed), content_type), load)
@@ -155,13 +160,17 @@ class KubeletHandlers:
     def _pods_on(self, nodes: set[str]) -> list[Mapping[str, Any]]:
         return [pod for pod in self._sources.pods() if (pod.get("spec") or {}).get("nodeName") in nodes]
 
-    def _allowed(self) -> set[str]:
-        """Return the nodes of the request (``?node=``; without it all) that the user may read.
+    def _usages(self, nodes: Iterable[str]) -> dict[str, PoolUse]:
+        pools = self._sources.pools()
+        return {node: self._usage.of(pools[node]) if node in pools else NOTHING for node in nodes}
+
+    def _allowed(self, node_name: str | None = None) -> set[str]:
+        """Return the nodes of the request (in its path, or ``?node=``; else all) that the user may read.
 
         Raises :class:`AnswerError` if there are none.
         """
         nodes = set(self._sources.pools())
-        node_name = flask.request.args.get("node")
+        node_name = node_name or flask.request.args.get("node")
         requested = nodes if node_name is None else nodes & {node_name}
         allowed = self._authorizer.nodes(flask.g.user, flask.request.method, flask.request.path, requested)
         if node_name is not None and not requested:

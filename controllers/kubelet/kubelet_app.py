@@ -18,6 +18,7 @@ from bridge.errors import (
     SiteUnknownOutcomeError,
 )
 from bridge.logs import kv
+from bridge.names import METRICS_PATH
 from bridge.serving.http_connection import PEER_CERTIFICATE
 from bridge.serving.http_error import AnswerError
 from controllers.kubelet.authentication import TokenAuthenticator, User, bearer, user_of_certificate
@@ -70,7 +71,8 @@ def _add_routes(app: flask.Flask, handlers: KubeletHandlers) -> None:
     for path in ("/runningpods", "/runningpods/"):
         route(path, handlers.running_pods)
     route("/stats/summary", handlers.summary)
-    route("/metrics/resource", handlers.resource_metrics)
+    route(METRICS_PATH, handlers.resource_metrics)
+    route(f"{METRICS_PATH}/<node>", handlers.resource_metrics)
     route("/healthz", handlers.healthz)
 
 

@@ -178,8 +178,14 @@ def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, s
         names.GANGS_ALLOWED: _flag(state.gangs),
         names.HETEROGENEOUS_GANGS_ALLOWED: _flag(state.heterogeneous_gangs),
     }
-    wait = {names.EXPECTED_WAIT: f"{state.expected_wait:.0f}"}
-    return {names.SITE_ANNOUNCED: record(valid), **folder, **races, **gangs, **wait}
+    return {
+        names.SITE_ANNOUNCED: record(valid),
+        names.EXPECTED_WAIT: f"{state.expected_wait:.0f}",
+        names.METRICS_PATH_ANNOTATION: f"{names.METRICS_PATH}/{state.name}",
+        **folder,
+        **races,
+        **gangs,
+    }
 
 
 def _flag(value: bool) -> str:

@@ -129,6 +129,7 @@ OWN_NAMES = (
         "`true` if their pods may request different resources",
     ),
     (names.EXPECTED_WAIT, "virtual node annotation", "expected wait in seconds"),
+    (names.METRICS_PATH_ANNOTATION, "virtual node annotation", f"`{names.METRICS_PATH}/<pool>`, for metrics-server"),
     (
         names.JOB_INTENT,
         "pod annotation",

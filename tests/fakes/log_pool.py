@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge.clock import rfc3339
@@ -13,6 +13,7 @@ from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
 from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.model.sessions import CommandOptions, Session
+from bridge.protocol.model.usage import JobUsage
 
 Line = tuple[float, bytes]
 
@@ -25,6 +26,7 @@ class LogPool:
         self.statuses: dict[str, JobStatus] = {}
         self.asked: list[tuple[str, LogOptions]] = []
         self.sessions: Callable[[Mapping[str, Any], CommandOptions], Session] | None = None
+        self.usage: Callable[[Sequence[str]], Iterable[JobUsage]] | None = None
         self.problem: BridgeError | None = None
         self.open = 0
         """Number of open streams."""

@@ -19,6 +19,7 @@ from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions, Session
+from bridge.protocol.model.usage import MOST_JOBS, JobUsage
 from bridge.protocol.nats.envelope import check_pool
 from bridge.protocol.nats.messages import (
     Announce,
@@ -29,8 +30,19 @@ from bridge.protocol.nats.messages import (
     Grant,
     Published,
     Status,
+    UsageRequest,
 )
-from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, GRANT, STATUS, SUBMIT, B, RequestKind, SubmitterClient
+from bridge.protocol.nats.request_table import (
+    CANCEL,
+    DESCRIBE,
+    GRANT,
+    STATUS,
+    SUBMIT,
+    USAGE,
+    B,
+    RequestKind,
+    SubmitterClient,
+)
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
@@ -234,6 +246,17 @@ class SubmitterPool:
 
     def _open_session(self, pod: Pod, options: CommandOptions) -> Session:
         return self._client.open_session(pod["metadata"]["uid"], options)
+
+    @property
+    def usage(self) -> Callable[[Sequence[str]], list[JobUsage]] | None:
+        """Returns what the site has measured of jobs, if it has announced that it does."""
+        announced = self.announced()
+        return self._request_usage if announced is not None and announced[0].usage else None
+
+    def _request_usage(self, jobs: Sequence[str]) -> list[JobUsage]:
+        portions = [jobs[at : at + MOST_JOBS] for at in range(0, len(jobs), MOST_JOBS)]
+        answers = [self._client.call(USAGE, "", UsageRequest(jobs=list(portion))) for portion in portions]
+        return [usage for answer in answers for usage in answer.jobs]
 
     def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
         """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""

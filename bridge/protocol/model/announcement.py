@@ -35,3 +35,4 @@ class Announcement(Value):
     heterogeneous_gangs: bool = Field(False, description="Whether the pods of a group may request different resources.")
     gang_grants: bool = Field(False, description="Whether the job of a group can wait for its grant.")
     commands: bool = Field(False, description="Whether commands run in the containers of running jobs.")
+    usage: bool = Field(False, description="Whether the site measures the CPU time and memory of containers.")

@@ -18,6 +18,7 @@ from bridge.protocol.model.identifiers import Owner, PoolName, Ticket, Uid
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import JobParameters, JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions
+from bridge.protocol.model.usage import MOST_JOBS, JobUsage
 
 VERSION = 1
 UNKNOWN_LIBRARY = "UnknownLibrary"
@@ -150,6 +151,18 @@ class SnapshotPage(Message):
     sequence: int
     jobs: tuple[Annotated[JobStatus | UnreadableJob, Field(union_mode="left_to_right")], ...]
     more: bool = False
+
+
+class UsageRequest(Message):
+    """Body of ``usage``: the jobs to measure."""
+
+    jobs: list[Uid] = Field(max_length=MOST_JOBS)
+
+
+class UsageAnswer(Message):
+    """Reply to ``usage``. Jobs of which nothing is known are left out."""
+
+    jobs: tuple[JobUsage, ...]
 
 
 class Logs(LogOptions, Message):

@@ -86,6 +86,7 @@ GRANT = RequestKind("grant", messages.Grant, Status)
 SNAPSHOT = RequestKind("snapshot", messages.Snapshot, messages.SnapshotPage, timeout=30.0, threads=1, of_job=False)
 DESCRIBE = RequestKind("describe", Empty, messages.Description, threads=1, of_job=False)
 EXEC = RequestKind("exec", messages.Exec, Empty, timeout=30.0)
+USAGE = RequestKind("usage", messages.UsageRequest, messages.UsageAnswer, timeout=4.0, threads=1, of_job=False)
 REQUESTS: dict[str, RequestKind[Any, Any]] = {
     kind.name: kind for kind in list(globals().values()) if isinstance(kind, RequestKind)
 }

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# What is looked at about once a second: logs, memory, the size of emptyDir volumes.
+# What is looked at about once a second: logs, memory, the size of emptyDir volumes, and whether somebody asks for the use of
+# CPU and memory.
 
-WATCH_AT=0 SIZE_PID='' SIZE_AT=0 SIZE_BEGAN=0
+WATCH_AT=0 SIZE_PID='' SIZE_AT=0 SIZE_BEGAN=0 USAGE_PID='' USAGE_AT=0
 
 watch() {
     local i
@@ -20,6 +21,7 @@ watch() {
     if ((${#SIZE_LIMIT[@]})); then
         watch_sizes
     fi
+    watch_usage
 }
 
 # watch_memory I: MEMORY is in KiB. Resident memory counts shared pages several times, so the proportional count decides.
@@ -130,4 +132,50 @@ sizes_are_kept() {
         size=${size%%[!0-9]*}
         ((${size:-0} <= SIZE_LIMIT[$volume])) || return 1
     done
+}
+
+# The submitter asks all jobs at once, by the time of one file: a look at it is answered by the cache of a shared file system.
+# The measurement takes as long as it takes, on the side; there is at most one, and one each 5 s.
+watch_usage() {
+    kill -0 "$USAGE_PID" 2>/dev/null && return
+    USAGE_PID=''
+    [[ ../../usage -nt run/usage ]] && ((NOW >= USAGE_AT)) || return
+    USAGE_AT=$((NOW + 500))
+    local i
+    for i in "${!NAME[@]}"; do
+        # here, where it is remembered
+        [[ ${STATE[i]} != running ]] || runtime_pid "$i"
+    done
+    in_background measure_usage
+    USAGE_PID=$!
+}
+
+# measure_usage: write to run/usage the time in centiseconds, and a line for each running container: <name> <restarts> <CPU time
+# in centiseconds> <KiB of memory>.
+measure_usage() {
+    local i text
+    clock
+    text=$((CLOCK_BASE + NOW))$'\n'
+    for i in "${!NAME[@]}"; do
+        [[ ${STATE[i]} == running ]] || continue
+        runtime_pid "$i"
+        family "$RESULT"
+        cpu_of_family
+        runtime_own "$i"
+        proportional
+        ((!RESIDENT_KIB)) || text+="${NAME[i]} ${RESTARTS[i]} $RESULT $RESIDENT_KIB"$'\n'
+    done
+    printf '%s' "$text" >run/usage.new && mv -f run/usage.new run/usage
+}
+
+# cpu_of_family: RESULT is the CPU time of FAMILY and of the children that they have waited for, at least 1. A tick is a
+# centisecond on all machines of batch systems.
+cpu_of_family() {
+    local pid line fields sum=0
+    for pid in "${FAMILY[@]}"; do
+        { read -r line <"/proc/$pid/stat"; } 2>/dev/null || continue
+        read -r -a fields <<<"${line##*) }"
+        ((${#fields[@]} < 15)) || sum=$((sum + fields[11] + fields[12] + fields[13] + fields[14]))
+    done
+    RESULT=$((sum ? sum : 1))
 }

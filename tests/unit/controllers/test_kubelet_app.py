@@ -18,6 +18,7 @@ from bridge.errors import (
 )
 from bridge.protocol.model.jobs import Termination
 from bridge.protocol.model.sessions import CommandOptions
+from bridge.protocol.model.usage import ContainerUse, JobUsage
 from bridge.serving.streaming import LIMIT, ON_HANG_UP
 from bridge.serving.upgrade import UPGRADE
 from controllers.kubelet.authentication import TokenAuthenticator, User
@@ -90,6 +91,7 @@ PATHS = [
     "/runningpods/",
     "/stats/summary?node=one",
     "/metrics/resource",
+    "/metrics/resource/one",
     "/healthz",
     "/exec/ns/a/main",
     "/attach/ns/a/main",
@@ -436,7 +438,79 @@ def test_interlink_2_5_resource_metrics_are_there_and_real(served: Served) -> No
         for family in text_string_to_metric_families(served.get("/metrics/resource?node=two").text)
         for sample in family.samples
     ]
-    assert samples == [("container_start_time_seconds", {"container": "main", "namespace": "ns", "pod": "b"}, NOW - 60)]
+    assert samples == [
+        ("container_start_time_seconds", {"container": "main", "namespace": "ns", "pod": "b"}, NOW - 60),
+        ("resource_scrape_error", {}, 0.0),
+    ]
+
+
+def measured(served: Served, cpu: float = 3.0, at: float = NOW - 2) -> None:
+    """Let the site of pool ``one`` report the use of its pod: container ``side`` has restarted since."""
+    main = ContainerUse(name="main", restarts=0, cpu=cpu, memory=5000)
+    old = ContainerUse(name="side", restarts=0, cpu=1.0, memory=7000)
+    served.pools["one"].runs("uid-a", "ns", "a", running("main", NOW - 60), running("side", NOW - 1, restarts=1))
+    served.pools["one"].usage = lambda jobs: [JobUsage(job=job, at=at, containers=[main, old]) for job in jobs]
+
+
+def scraped(served: Served, path: str) -> dict[str, tuple[dict[str, str], float, float | None]]:
+    families = text_string_to_metric_families(served.get(path).text)
+    samples = [sample for family in families for sample in family.samples]
+    return {
+        sample.name: (sample.labels, sample.value, sample.timestamp)
+        for sample in samples
+        if "time_sec" not in sample.name
+    }
+
+
+def test_resource_metrics_of_one_node_with_the_names_of_a_kubelet(served: Served) -> None:
+    measured(served)
+    container, pod = {"container": "main", "namespace": "ns", "pod": "a"}, {"namespace": "ns", "pod": "a"}
+    assert scraped(served, "/metrics/resource/one") == {
+        "container_cpu_usage_seconds_total": (container, 3.0, NOW - 2),
+        "container_memory_working_set_bytes": (container, 5000, NOW - 2),
+        "pod_cpu_usage_seconds_total": (pod, 4.0, NOW - 2),
+        "pod_memory_working_set_bytes": (pod, 12000, NOW - 2),
+        "node_cpu_usage_seconds_total": ({}, 4.0, NOW),
+        "node_memory_working_set_bytes": ({}, 12000, NOW),
+        "resource_scrape_error": ({}, 0.0, None),
+    }
+    of_all = scraped(served, "/metrics/resource")
+    assert "pod_memory_working_set_bytes" in of_all and "node_memory_working_set_bytes" not in of_all
+    assert scraped(served, "/metrics/resource/two") == {"resource_scrape_error": ({}, 0.0, None)}
+    assert served.get("/metrics/resource/zz").status_code == 404
+    assert served.get("/metrics/resource/one", "bob").status_code == 403
+    served.rights.add("bob get metrics two")
+    assert served.get("/metrics/resource/one", "bob").status_code == 403
+    assert served.get("/metrics/resource/two", "bob").status_code == 200
+
+
+def test_a_site_that_fails_is_a_scrape_error_and_nothing_invented(served: Served) -> None:
+    def fail(jobs: Any) -> Any:
+        raise SiteDownError("no connection")
+
+    served.pools["one"].usage = fail
+    assert scraped(served, "/metrics/resource/one") == {"resource_scrape_error": ({}, 1.0, None)}
+    assert "cpu" not in served.get("/stats/summary?node=one").text
+
+
+def test_the_summary_has_what_the_site_has_measured(served: Served) -> None:
+    measured(served)
+    served.get("/stats/summary?node=one")
+    served.clock.advance(10)
+    measured(served, 8.0, NOW + 8)
+    content = served.get("/stats/summary?node=one").get_json()
+    (pod,) = content["pods"]
+    at = "2023-11-14T22:13:28Z"
+    assert pod["containers"][0]["cpu"] == {
+        "time": at,
+        "usageCoreNanoSeconds": 8_000_000_000,
+        "usageNanoCores": 500_000_000,
+    }
+    assert pod["containers"][0]["memory"] == {"time": at, "workingSetBytes": 5000}
+    assert "cpu" not in pod["containers"][1], "measured before its restart"
+    assert (pod["cpu"]["usageCoreNanoSeconds"], pod["memory"]["workingSetBytes"]) == (9_000_000_000, 12000)
+    assert content["node"]["cpu"]["usageNanoCores"] == 500_000_000
+    assert content["node"]["memory"]["workingSetBytes"] == 12000
 
 
 def test_resource_metrics_are_cached_for_those_who_may_read_the_same_nodes(served: Served) -> None:

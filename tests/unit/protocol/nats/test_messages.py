@@ -36,6 +36,7 @@ LATER = {
     "gang_grants": False,
     "heterogeneous_gangs": False,
     "commands": False,
+    "usage": False,
     "gang": "",
 }
 """Keys that later versions have added, with the value that means what a message without them means."""

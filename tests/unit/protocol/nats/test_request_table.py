@@ -29,7 +29,7 @@ OLD = [
     for line in map(json.loads, Path(__file__).with_name("old_requests.jsonl").read_text().splitlines())
 ]
 KINDS = ["submit", "cancel", "status", "logs", "files", "grant", "snapshot", "describe"]
-NEWER = {"exec"}
+NEWER = {"exec", "usage"}
 """Requests that older submitters do not know."""
 
 
@@ -40,6 +40,7 @@ LATER = (
     ',"gang_grants":false',
     ',"heterogeneous_gangs":false',
     ',"commands":false',
+    ',"usage":false',
     ',"gang":""',
 )
 """What later versions have added, with the value that means what a message without it means."""
@@ -115,13 +116,15 @@ def test_the_permissions_are_those_from_before_the_table() -> None:
 
     told = [f"{PREFIX}.alpha.{kind}" for kind in ("announce", "buildconfig", "event.*", "stream.*.*")]
     site = site_permissions(PREFIX, "alpha")
-    asked = [f"{pattern} alpha" for pattern in patterns("alpha", "*")] + [f"{PREFIX}.alpha.exec.*.* alpha"]
+    asked = [f"{pattern} alpha" for pattern in patterns("alpha", "*")] + [
+        f"{PREFIX}.alpha.{pattern} alpha" for pattern in ("exec.*.*", "usage.*")
+    ]
     streams = [f"{PREFIX}.alpha.{kind}.*.*" for kind in ("ack", "input")]
     assert (site.publish, site.subscribe, site.answers) == (told, [*asked, *streams], True)
     hub = hub_permissions(PREFIX, owner=OWNER)
     heard = [f"{PREFIX}.*.{kind}" for kind in ("announce", "buildconfig", f"event.{OWNER}", f"stream.{OWNER}.*")]
     streams = [f"{PREFIX}.*.{kind}.{OWNER}.*" for kind in ("exec", "ack", "input")]
-    assert hub.publish == [*patterns("*", OWNER), *streams]
+    assert hub.publish == [*patterns("*", OWNER), streams[0], f"{PREFIX}.*.usage.{OWNER}", *streams[1:]]
     assert (hub.subscribe, hub.answers) == ([*heard, f"_INBOX.hub.{OWNER}.>"], False)
 
 
