@@ -113,9 +113,6 @@ def test_the_python_client(site: Site, sessions: LocalSessions, monkeypatch: pyt
     command = ws_stream(api.connect_get_namespaced_pod_exec, _preload_content=False, **wanted)
     command.run_forever(timeout=10)
     assert (command.read_stdout(), command.read_stderr(), command.returncode) == ("out\n", "err\n", 3)
-    monkeypatch.setattr(ws_client, "V5_CHANNEL_PROTOCOL", "channel.k8s.io")
-    with pytest.raises(kubernetes.client.ApiException, match=r"server accepts v5\.channel.k8s.io, v4"):
-        ws_stream(api.connect_get_namespaced_pod_exec, **wanted)
 
 
 def test_a_terminal_with_its_size(site: Site, sessions: LocalSessions, form: str) -> None:
