@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import json
 import os
 import re
@@ -36,6 +37,18 @@ GOLDEN = {
     "plugin": ("nats-client", "plugin", "kueue"),
 }
 """Golden file -> the sets of values of its release: together, they render each template."""
+VERSION = re.escape(yaml.safe_load((chart.CHART / "Chart.yaml").read_text())["version"])
+LABELS = re.compile(
+    rf"""( +)app\.kubernetes\.io/name: podbridge
+\1app\.kubernetes\.io/instance: podbridge
+\1app\.kubernetes\.io/component: (\S+)
+\1app\.kubernetes\.io/version: "{VERSION}"
+\1app\.kubernetes\.io/part-of: podbridge
+\1app\.kubernetes\.io/managed-by: Helm
+\1helm\.sh/chart: podbridge-{VERSION}
+"""
+)
+"""The labels of each object; a golden file has one line instead."""
 SAME = re.compile(r"(?m)^# Source: podbridge/templates/(rbac/(admission|scheduler|controllers)|policies|crds)\.yaml$")
 RELEASE = f"hpc-{os.getpid()}"
 PREFIX = f"{RELEASE}-podbridge"
@@ -65,6 +78,23 @@ def rendered(*names: str) -> str:
     text = template("--skip-tests", *map(values, names))
     documents = [each for each in re.split(r"(?m)^---\n", text) if each.strip()]
     return "---\n".join(each for each in documents if not SAME.search(each))
+
+
+def golden_texts() -> dict[str, str]:
+    """Return the text of each golden file: of an object that an earlier file has, only the differences."""
+    texts, earlier = {}, dict[str, tuple[str, str]]()
+    for name, sets in GOLDEN.items():
+        shown = []
+        for document in LABELS.sub(r"\1# the labels of \2\n", rendered(*sets)).split("---\n"):
+            title = " ".join(re.findall(r"(?m)^(?:kind|  name): (.*)$", document)[:2])
+            origin, former = earlier.setdefault(title, (name, document))
+            if origin != name:
+                changes = difflib.unified_diff(former.splitlines(), document.splitlines(), n=1, lineterm="")
+                head = f"# {title}: as in {origin}.golden"
+                document = re.sub(r"@@ .* @@", "@@", "\n".join([head, *list(changes)[2:]]) + "\n")
+            shown.append(document)
+        texts[name] = "---\n".join(shown)
+    return texts
 
 
 def objects(text: str) -> list[Any]:
@@ -114,12 +144,12 @@ def test_kustomize_reads_config(kubernetes: Any) -> None:
     assert "clusterrole.rbac.authorization.k8s.io/podbridge-scheduler unchanged" in checked
 
 
-@pytest.mark.parametrize("name", GOLDEN)
-def test_a_release_is_rendered_as_before(helm: str, name: str, request: pytest.FixtureRequest) -> None:
-    text, golden = rendered(*GOLDEN[name]), SETS / f"{name}.golden.yaml"
-    if request.config.getoption("--update-golden"):
-        golden.write_text(text)
-    assert text == golden.read_text(), "if this is meant: --update-golden"
+def test_releases_are_rendered_as_before(helm: str, request: pytest.FixtureRequest) -> None:
+    for name, text in golden_texts().items():
+        golden = SETS / f"{name}.golden"
+        if request.config.getoption("--update-golden"):
+            golden.write_text(text)
+        assert text == golden.read_text(), "if this is meant: --update-golden"
 
 
 @pytest.mark.parametrize("name", NAMES)
