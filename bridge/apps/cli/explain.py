@@ -203,11 +203,13 @@ def _partition_advice(pod: pods.Pod, session: CommandSession) -> str:
 
 def _pool_advice(pod: pods.Pod, session: CommandSession) -> str:
     """Return which pool the pod may mean, if it names one that does not exist."""
-    nodes = filter(pool_selection.is_virtual, session.attempt("nodes", session.nodes) or ())
-    known = {node["metadata"]["name"] for node in nodes}
+    nodes = session.attempt("nodes", session.nodes)
+    known = {node["metadata"]["name"] for node in filter(pool_selection.is_virtual, nodes or ())}
     unknown = [name for name in pool_selection.of(pod).named if name not in {*known, names.ANY_POOL, names.LOCAL_POOL}]
-    if not unknown or not known:
+    if not unknown or nodes is None:
         return ""
+    if not known:
+        return f"this cluster has no pool: remove {names.POOLS}, or ask your administrator to add {unknown[0]}"
     close = difflib.get_close_matches(unknown[0], known, 1)
     meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
     return f"no pool is named {unknown[0]}; {meant} Correct {names.POOLS} and create the pod again"

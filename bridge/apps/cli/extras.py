@@ -16,6 +16,7 @@ MODULES = {
     "redis": _HUB,
     "requests": _HUB,
     "urllib3": _HUB,
+    "websockets": _HUB,
 }
 """The extras of ``pyproject.toml`` that install a module. flask brings werkzeug, kubernetes and requests urllib3."""
 

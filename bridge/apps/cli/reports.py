@@ -11,6 +11,8 @@ import click
 from bridge.apps.cli.output import cell, headers, print_document, printable, table
 from bridge.clock import parse_rfc3339
 
+_NO_SECTIONS = ("summary", "next", "requests")
+"""Not printed as sections; what a pod requests is a line of another section, in units."""
 Report = Mapping[str, Any]
 """``summary`` and ``next`` are texts, which may be absent; each other value is a section."""
 
@@ -26,7 +28,7 @@ def show(heading: str, report: Report, form: str) -> None:
     summary = printable(f": {report['summary']}") if report.get("summary") else ""
     click.echo(click.style(printable(heading), bold=True) + summary)
     for title, section in report.items():
-        lines = [] if title in ("summary", "next") else _lines(section)
+        lines = [] if title in _NO_SECTIONS else _lines(section)
         if not lines:
             continue
         click.echo("\n" + click.style(title.replace("_", " ").capitalize(), bold=True))

@@ -188,6 +188,9 @@ def test_a_pool_with_a_typo_says_which_one_is_meant():
     report = explain.describe(session, pod)
     assert report["places"] == []
     assert report["next"].startswith("no pool is named site-b; did you mean site-a?")
+    session.nodes = list
+    wanted = f"this cluster has no pool: remove {names.POOLS}, or ask your administrator to add site-b"
+    assert explain.describe(session, pod)["next"] == wanted
 
 
 def test_a_deleted_pod_on_a_node_that_does_not_answer_says_what_releases_it():
