@@ -13,7 +13,7 @@ from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import Readiness
 from bridge.protocol.model.requests import LogOptions, VolumeFile
-from bridge.protocol.model.sessions import CommandOptions, Session
+from bridge.protocol.model.sessions import CommandOptions, Connection, Session
 from bridge.protocol.model.usage import JobUsage
 from bridge.script.references import Objects
 from bridge.script.volume_files import CurrentFiles
@@ -150,6 +150,10 @@ class Pool(Protocol):
     @property
     def usage(self) -> Callable[[Sequence[str]], Iterable[JobUsage]] | None:
         """Returns what the site has measured of jobs, by their UIDs, a few seconds ago; of other jobs, nothing."""
+
+    @property
+    def connections(self) -> Callable[[Pod, int], Connection] | None:
+        """Connects to a port of a running pod, and returns the connection, which the caller must close."""
 
     def announced(self) -> tuple[Announcement, float] | None:
         """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""

@@ -12,7 +12,20 @@ from importlib import resources
 
 from bridge.script.runtimes import runtime_table as runtimes
 
-_PARTS = ("base", "environment", "logs", "containers", "probes", "watching", "volumes", "hosts", "fuse", "grant", "pod")
+_PARTS = (
+    "base",
+    "environment",
+    "logs",
+    "containers",
+    "probes",
+    "watching",
+    "volumes",
+    "hosts",
+    "fuse",
+    "grant",
+    "pod",
+    "sessions",
+)
 _DIRECTIVE = "# shellcheck disable=SC20"
 _NEEDLE = 100
 _HEREDOC = re.compile(r"<<-?\s*'?[A-Z]")

@@ -22,7 +22,7 @@ _HEAD = """\
 umask 077
 case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
 JOB=$PWD
-if [[ ${1-} != inside && ${1-} != leftovers && ${1-} != session ]]; then
+if [[ ' inside leftovers session connector ' != *" ${1-} "* ]]; then
     if ! mkdir started 2>/dev/null; then
         [[ -d started ]]
         exit
@@ -35,9 +35,9 @@ if [[ ${1-} != inside && ${1-} != leftovers && ${1-} != session ]]; then
 fi
 LOCALE=${LC_ALL-}
 """
-# the output of a session is that of its command
-_QUIET = "if [[ ${1-} == session ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi\n"
-_AS_BEFORE = "if [[ ${1-} == session ]]; then exec >&3 2>&4 3>&- 4>&-; fi\n"
+# the output of a session is that of its program
+_QUIET = "if [[ ${1-} == session || ${1-} == connector ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi\n"
+_AS_BEFORE = "if [[ ${1-} == session || ${1-} == connector ]]; then exec >&3 2>&4 3>&- 4>&-; fi\n"
 _TAIL = """\
 LC_ALL=C
 case ${1-} in
@@ -46,9 +46,8 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session)
-    shift
-    session "$@"
+session | connector)
+    "$@"
     ;;
 *) main ;;
 esac

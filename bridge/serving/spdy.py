@@ -1,8 +1,8 @@
 """The server's side of SPDY/3.1, bytes in and bytes out, as far as Kubernetes uses it (``moby/spdystream``).
 
-An API server speaks SPDY to a kubelet to multiplex the streams of ``kubectl exec`` on one connection. Only the client
-opens streams. There is no flow control: spdystream sends no WINDOW_UPDATE and waits for none, so a slow receiver is
-felt through TCP. SETTINGS, WINDOW_UPDATE and HEADERS are therefore ignored.
+An API server speaks SPDY to a kubelet to multiplex the streams of ``kubectl exec`` and ``port-forward`` on one
+connection. Only the client opens streams. There is no flow control: spdystream sends no WINDOW_UPDATE and waits for
+none, so a slow receiver is felt through TCP. SETTINGS, WINDOW_UPDATE and HEADERS are therefore ignored.
 """
 
 from __future__ import annotations

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bridge.serving.spdy import OK, PROTOCOL_ERROR, Data, Decoder, Encoder, GoAway, Open, Ping, Reset, SpdyError
+from bridge.serving.spdy import (
+    OK,
+    PROTOCOL_ERROR,
+    STREAMS,
+    Data,
+    Decoder,
+    Encoder,
+    GoAway,
+    Open,
+    Ping,
+    Reset,
+    SpdyError,
+)
 from bridge.serving.upgrade import Duplex
 
 _PIECE = 2**16
@@ -13,16 +25,16 @@ _PIECE = 2**16
 class SpdyConnection:
     """The streams of one client. One thread iterates over :meth:`frames` and replies; any thread sends.
 
-    Methods raise OSError if the connection is broken.
+    Methods raise OSError if the connection is broken. ``streams``: see :data:`bridge.serving.spdy.STREAMS`.
     """
 
-    def __init__(self, duplex: Duplex) -> None:
-        self._duplex = duplex
+    def __init__(self, duplex: Duplex, streams: int = STREAMS) -> None:
+        self._duplex, self._streams = duplex, streams
         self._encoder = Encoder()
 
     def frames(self) -> Iterator[Open | Data | Reset]:
         """Yield what the client sends until it ends the connection; answer its pings. Raises :class:`SpdyError`."""
-        decoder = Decoder()
+        decoder = Decoder(self._streams)
         try:
             while received := self._duplex.receive():
                 for frame in decoder.decode(received):

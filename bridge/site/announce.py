@@ -30,6 +30,7 @@ from bridge.site.cpus import all_given
 from bridge.site.gangs.gathering import runs_groups
 from bridge.site.jobs.site_folder import Folder
 from bridge.site.sessions.container_sessions import runs_commands
+from bridge.site.sessions.port_sessions import forwards_ports
 from bridge.site.submitter import ANNOUNCE, BUILDCONFIG
 from bridge.site.watcher import Watcher
 from bridge.workload import quantity
@@ -162,6 +163,7 @@ class Announcer:
             heterogeneous_gangs=gangs and self._batch.heterogeneous and not self._heterogeneous_problem,
             commands=runs_commands(self._batch, config),
             usage=True,
+            ports=forwards_ports(self._batch, config),
         )
 
     def _job_user(self, config: SiteConfig) -> JobUser | None:

@@ -38,6 +38,7 @@ from bridge.site.jobs.ownership import adopted, not_owned
 from bridge.site.jobs.site_folder import Folder
 from bridge.site.logs.log_reader import read_log
 from bridge.site.sessions import container_sessions
+from bridge.site.sessions.port_sessions import PortSessions
 from bridge.site.watcher import SEQUENCE, Watcher
 from bridge.telemetry import tracing
 
@@ -72,6 +73,7 @@ class Submitter:
         self._lag, self._wait, self._wake = lag, wait, wake
         self._batch_list = batch_list
         self._usage = UsageReader(folder.path, clock, wait)
+        self._ports = PortSessions()
         self._submission = BatchSubmission(folder, batch, config, clock, settle)
         self._gatherer = Gatherer(folder, batch, self._submission, batch_list, config, clock, lag)
         self.arrays = ArraySubmission(folder, batch, self._submission, watcher.index, clock, settle)
@@ -350,6 +352,12 @@ class Submitter:
         job_folder = self._folder.job(job)
         record = self._existing(job_folder, owner)
         return container_sessions.open_session(job_folder, record, body, self._batch, self._config())
+
+    def connect(self, owner: str, job: str, body: messages.Connect) -> Callable[[TwoWay], None]:
+        """Return the function that connects to a port of a running job."""
+        job_folder = self._folder.job(job)
+        record = self._existing(job_folder, owner)
+        return self._ports.open(job_folder, record, body.port, self._batch, self._config())
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log in pieces: see :func:`bridge.site.logs.log_reader.read_log`."""

@@ -104,6 +104,17 @@ COMMANDS = Counter(
 COMMAND_BYTES = Counter(
     "podbridge_command_bytes_total", "Bytes of the input (in) and output (out) of kubectl exec.", ["direction"]
 )
+FORWARDED_CONNECTIONS = Gauge(
+    "podbridge_forwarded_connections", "Open connections of kubectl port-forward to pods on pools."
+)
+PORT_CONNECTIONS = Counter(
+    "podbridge_port_connections_total",
+    "Connections of kubectl port-forward to pods on pools, by result: opened, refused.",
+    ["result"],
+)
+PORT_BYTES = Counter(
+    "podbridge_port_bytes_total", "Bytes to (in) and from (out) ports by kubectl port-forward.", ["direction"]
+)
 CERTIFICATE_EXPIRY = Gauge("podbridge_certificate_expiry_timestamp_seconds", "Expiry time of the serving certificate.")
 SCHEDULER_PODS = Gauge(
     "podbridge_scheduler_pods",

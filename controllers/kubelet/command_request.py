@@ -1,4 +1,4 @@
-"""The request to run a command in a container, validated as in a kubelet: the pure part of ``/exec``."""
+"""The requests to run a command in a container, and to change the protocol, validated as in a kubelet."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bridge.serving.websocket_connection import V4, V5, WEBSOCKET, handshake
 
 PROTOCOL_HEADER = "X-Stream-Protocol-Version"
 SPDY = "SPDY/3.1"
+PORT_PROTOCOL = "portforward.k8s.io"
 ERROR, STDIN, STDOUT, STDERR, RESIZE = "error", "stdin", "stdout", "stderr", "resize"
 _PARAMETERS = {STDIN: "input", STDOUT: "output", STDERR: "error"}
 """The kubelet's names of the query parameters; the API server's names are those of the streams."""
@@ -64,22 +65,37 @@ def stream_form(method: str, headers: Headers) -> StreamForm:
     The API server sends POST and SPDY for a client that offers ``v5.channel.k8s.io``. The WebSocket of an older one,
     such as Airflow's, goes through to the kubelet, with GET.
     """
-    upgrade = headers.get("Upgrade", "").lower()
-    if upgrade == WEBSOCKET:
+    if headers.get("Upgrade", "").lower() == WEBSOCKET:
         return StreamForm(WEBSOCKET, handshake(headers, (V5, V4)))
-    if method != "POST":
-        raise AnswerError(405, "commands need POST, or a WebSocket")
-    if "upgrade" not in headers.get("Connection", "").lower() or SPDY.lower() not in upgrade:
-        raise AnswerError(400, f"the request must upgrade its connection to {SPDY} or {WEBSOCKET}")
-    offered = [name.strip() for name in headers.get(PROTOCOL_HEADER, "").split(",")]
     # the newest form over SPDY, where v5 does not differ: the exit code is in a Status
-    if V4 not in offered:
+    return _spdy_form(method, headers, V4)
+
+
+def port_form(method: str, headers: Headers) -> StreamForm:
+    """Return the form of the streams of ``kubectl port-forward``. Raises :class:`AnswerError` for another one.
+
+    The API server sends POST and SPDY also for a client that offers ``SPDY/3.1+portforward.k8s.io`` in a WebSocket.
+    """
+    if headers.get("Upgrade", "").lower() == WEBSOCKET:
+        tunnel = f"{SPDY}+{PORT_PROTOCOL}"
+        raise AnswerError(400, f"a WebSocket reaches ports only if the client offers {tunnel} to the API server")
+    return _spdy_form(method, headers, PORT_PROTOCOL)
+
+
+def _spdy_form(method: str, headers: Headers, protocol: str) -> StreamForm:
+    if method != "POST":
+        raise AnswerError(405, "this needs POST, or a WebSocket")
+    upgrade = headers.get("Upgrade", "").lower()
+    if "upgrade" not in headers.get("Connection", "").lower() or SPDY.lower() not in upgrade:
+        raise AnswerError(400, f"the request must upgrade its connection to {SPDY}")
+    offered = [name.strip() for name in headers.get(PROTOCOL_HEADER, "").split(",")]
+    if protocol not in offered:
         raise AnswerError(
             403,
             f"unable to upgrade: unable to negotiate protocol: client supports {', '.join(offered) or 'none'}, "
-            f"server accepts {V4}",
+            f"server accepts {protocol}",
         )
-    return StreamForm(SPDY, {PROTOCOL_HEADER: V4})
+    return StreamForm(SPDY, {PROTOCOL_HEADER: protocol})
 
 
 def _flag(values: Mapping[str, Sequence[str]], name: str) -> bool:

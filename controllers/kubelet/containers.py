@@ -54,6 +54,14 @@ def check_running(pod: Object, status: JobStatus | None, container: str) -> None
     raise AnswerError(400, f'container "{container}" in pod "{name}" is not running: {reason}')
 
 
+def check_pod_running(pod: Object, status: JobStatus | None) -> None:
+    """Raise :class:`AnswerError` unless a container of the pod runs; ``status`` as in :func:`check_log`."""
+    is_over = status is not None and status.phase != "running"
+    if is_over or not any(state_of(pod, status, name).state == "running" for name in names(pod)):
+        name = (pod.get("metadata") or {}).get("name", "")
+        raise AnswerError(400, f'unable to forward port because pod "{name}" is not running')
+
+
 def _require(pod: Object, container: str) -> str:
     """Return the pod's name; raise :class:`AnswerError` 404 unless it has the container."""
     name = str((pod.get("metadata") or {}).get("name", ""))

@@ -22,6 +22,7 @@ from controllers.kubelet import stats
 from controllers.kubelet.authorization import KubeletAuthorizer
 from controllers.kubelet.command_sessions import CommandSessions
 from controllers.kubelet.containers import check_log
+from controllers.kubelet.port_sessions import PortSessions
 from controllers.kubelet.usage_cache import NOTHING, PoolUse, UsageCache
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,8 @@ NOT_POSSIBLE = {
     "have its command write there what you want to know",
     "containerLogs": "kubectl logs is not possible for pods on pool {pool}: its site has no logs of jobs",
     "attach": "kubectl attach is not possible to pods on pool {pool} yet: use kubectl logs -f",
-    "portForward": "kubectl port-forward is not possible to pods on pool {pool} yet: have the pod bring its results to "
-    "a place that you can reach",
+    "portForward": "kubectl port-forward is not possible to pods on pool {pool}: its site must allow it "
+    "(limits.allow_ports), and have a batch system whose jobs podbridge can enter",
 }
 
 
@@ -66,6 +67,7 @@ class KubeletHandlers:
         self._shares = log_shares()
         self._commands = CommandSessions()
         self._usage = UsageCache(clock)
+        self._ports = PortSessions()
         self._scrapes: SingleFlightCache[bytes] = SingleFlightCache(clock, limit=64)
 
     def check(self, node: str, method: str = "") -> None:
@@ -92,16 +94,27 @@ class KubeletHandlers:
 
     def run_command(self, namespace: str, name: str, container: str, uid: str | None = None) -> flask.Response:
         """Answer ``kubectl exec`` and ``kubectl cp``."""
-        # a WebSocket is a GET, but to run a command needs more than the permission to read
-        pod, pool = _known(self._find(namespace, name, "POST"))
-        if uid not in (None, pod["metadata"]["uid"]):
-            raise AnswerError(404, f'pod "{name}" with UID {uid} does not exist')
+        pod, pool = self._find_incarnation(namespace, name, uid)
         if (start := pool.sessions) is None:
             return _not_possible("exec", pool.name)
         return self._commands.open(pod, pool, start, container, flask.g.user.name)
 
+    def forward_ports(self, namespace: str, name: str, uid: str | None = None) -> flask.Response:
+        """Answer ``kubectl port-forward``."""
+        pod, pool = self._find_incarnation(namespace, name, uid)
+        if (connect := pool.connections) is None:
+            return _not_possible("portForward", pool.name)
+        return self._ports.open(pod, pool, connect, flask.g.user.name)
+
+    def _find_incarnation(self, namespace: str, name: str, uid: str | None) -> tuple[Mapping[str, Any], Pool]:
+        # a WebSocket is a GET, but this needs more than the permission to read
+        pod, pool = _known(self._find(namespace, name, "POST"))
+        if uid not in (None, pod["metadata"]["uid"]):
+            raise AnswerError(404, f'pod "{name}" with UID {uid} does not exist')
+        return pod, pool
+
     def not_possible(self, namespace: str, name: str, **_: str) -> flask.Response:
-        """Refuse ``kubectl attach`` and ``port-forward``, and name an alternative."""
+        """Refuse ``kubectl attach``, and name an alternative."""
         return _not_possible(flask.request.path.split("/")[1], _node(self._find(namespace, name)[0]))
 
     def _find(self, namespace: str, name: str, method: str = "") -> Located:

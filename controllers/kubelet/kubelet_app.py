@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 LOGS_PATH = "/containerLogs/"
 EXEC_PATH = "/exec/"
+PORTS_PATH = "/portForward/"
 
 
 def make_app(sources: Sources, tokens: TokenAuthenticator, authorizer: KubeletAuthorizer, clock: Clock) -> flask.Flask:
@@ -64,8 +65,9 @@ def _add_routes(app: flask.Flask, handlers: KubeletHandlers) -> None:
         for rule in ("<namespace>/<name>/<container>", "<namespace>/<name>/<uid>/<container>"):
             route(f"{path}{rule}", handler, "GET", "POST")
             route(f"{path}{rule}", handler, websocket=True)  # refused in words; werkzeug would say "bad request"
-    route("/portForward/<namespace>/<name>", handlers.not_possible, "GET", "POST")
-    route("/portForward/<namespace>/<name>/<uid>", handlers.not_possible, "GET", "POST")
+    for rule in ("<namespace>/<name>", "<namespace>/<name>/<uid>"):
+        route(f"{PORTS_PATH}{rule}", handlers.forward_ports, "GET", "POST")
+        route(f"{PORTS_PATH}{rule}", handlers.forward_ports, websocket=True)
     for path in ("/pods", "/pods/"):
         route(path, handlers.pods)
     for path in ("/runningpods", "/runningpods/"):

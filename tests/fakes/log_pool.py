@@ -12,7 +12,7 @@ from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
 from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import LogOptions
-from bridge.protocol.model.sessions import CommandOptions, Session
+from bridge.protocol.model.sessions import CommandOptions, Connection, Session
 from bridge.protocol.model.usage import JobUsage
 
 Line = tuple[float, bytes]
@@ -27,6 +27,7 @@ class LogPool:
         self.asked: list[tuple[str, LogOptions]] = []
         self.sessions: Callable[[Mapping[str, Any], CommandOptions], Session] | None = None
         self.usage: Callable[[Sequence[str]], Iterable[JobUsage]] | None = None
+        self.connections: Callable[[Mapping[str, Any], int], Connection] | None = None
         self.problem: BridgeError | None = None
         self.open = 0
         """Number of open streams."""

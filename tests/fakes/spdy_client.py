@@ -57,16 +57,19 @@ class SpdyClient:
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
         self._last = -1
 
-    def open(self, kind: str) -> int:
+    def open(self, kind: str, *, end: bool = False, **more: str) -> int:
         """Open a stream and wait for the reply or the refusal."""
         self._last += 2
         stream = self._last
-        self.sock.sendall(self._headers.open(stream, {"streamType": kind}))
+        self.sock.sendall(self._headers.open(stream, {"streamType": kind, **more}, end=end))
         self.read_until(lambda: stream in self.content or stream in self.reset)
         return stream
 
     def send(self, stream: int, content: bytes, *, end: bool = False) -> None:
         self.sock.sendall(data(stream, content, end=end))
+
+    def cancel(self, stream: int) -> None:
+        self.sock.sendall(control(RST_STREAM, struct.pack(">II", stream, 5)))
 
     def ping(self, number: int) -> None:
         self.sock.sendall(control(PING, struct.pack(">I", number)))

@@ -13,7 +13,7 @@ from bridge.errors import SiteError, SiteRefusedError
 from bridge.pools.registry import PoolSource
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import LogOptions
-from bridge.protocol.model.sessions import CommandOptions, Session
+from bridge.protocol.model.sessions import CommandOptions, Connection, Session
 from bridge.protocol.nats.messages import Event, Published
 from bridge.protocol.nats.request_client import refused
 from bridge.protocol.nats.request_server import refusal
@@ -46,6 +46,10 @@ class InProcessClient:
     def open_session(self, job: str, options: CommandOptions) -> Session:
         """Refuse: interLink's API has no commands in containers."""
         raise SiteRefusedError("interLink's API runs no commands in containers", reason="ExecNotSupported")
+
+    def connect(self, job: str, port: int) -> Connection:
+        """Refuse: interLink's API has no connections to ports."""
+        raise SiteRefusedError("interLink's API connects to no ports of pods", reason="PortsNotSupported")
 
 
 class _Log:

@@ -52,7 +52,7 @@ class PolledPool(abc.ABC):
 
     lists = folders = holds = refreshes = None
     gangs = heterogeneous_gangs = False
-    sessions = usage = None
+    sessions = connections = usage = None
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from bridge.pools.submitter.request_schedule import RequestSchedule
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
-from bridge.protocol.model.sessions import CommandOptions, Session
+from bridge.protocol.model.sessions import CommandOptions, Connection, Session
 from bridge.protocol.model.usage import MOST_JOBS, JobUsage
 from bridge.protocol.nats.envelope import check_pool
 from bridge.protocol.nats.messages import (
@@ -257,6 +257,15 @@ class SubmitterPool:
         portions = [jobs[at : at + MOST_JOBS] for at in range(0, len(jobs), MOST_JOBS)]
         answers = [self._client.call(USAGE, "", UsageRequest(jobs=list(portion))) for portion in portions]
         return [usage for answer in answers for usage in answer.jobs]
+
+    @property
+    def connections(self) -> Callable[[Pod, int], Connection] | None:
+        """Connects to a port of a running pod, if the site has announced that it does."""
+        announced = self.announced()
+        return self._connect if announced is not None and announced[0].ports else None
+
+    def _connect(self, pod: Pod, port: int) -> Connection:
+        return self._client.connect(pod["metadata"]["uid"], port)
 
     def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
         """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""

@@ -36,3 +36,4 @@ class Announcement(Value):
     gang_grants: bool = Field(False, description="Whether the job of a group can wait for its grant.")
     commands: bool = Field(False, description="Whether commands run in the containers of running jobs.")
     usage: bool = Field(False, description="Whether the site measures the CPU time and memory of containers.")
+    ports: bool = Field(False, description="Whether the site connects to ports of running jobs.")

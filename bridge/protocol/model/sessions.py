@@ -58,3 +58,22 @@ class Session(Protocol):
 
     def close(self) -> None:
         """End the session, and the command at the site. Idempotent."""
+
+
+class Connection(Protocol):
+    """A connection to a port of a pod. Threads and errors are those of a :class:`Session`."""
+
+    def receive(self) -> bytes | None:
+        """Wait for data of the port; empty: all was received; ``None``: the port has reset the connection.
+
+        Raises SiteRefusedError if there is no connection, or the site has ended it. Also ends soon after :meth:`close`.
+        """
+
+    def send(self, data: bytes) -> None:
+        """Send to the port; wait while the site does not accept more. Ignored after the end."""
+
+    def end_input(self) -> None:
+        """End the direction to the port. Ignored after the end."""
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""

@@ -205,6 +205,13 @@ class Exec(CommandOptions, Message):
         return cls(**{**dict(options), "stream": stream})
 
 
+class Connect(Message):
+    """Body of ``connect``: a port of the pod, on its own address 127.0.0.1 or ::1. Chunks as for ``exec``."""
+
+    port: int = Field(ge=1, le=65535)
+    stream: StreamId
+
+
 class StreamHead(Message):
     """Head of a chunk of a two-way stream: one line of JSON, followed by the data. Number 0: there is no data.
 

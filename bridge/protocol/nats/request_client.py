@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
+from typing import TypeVar
 
 from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.errors import SiteRefusedError, SiteUnknownOutcomeError
@@ -15,13 +16,14 @@ from bridge.protocol.nats import messages
 from bridge.protocol.nats.envelope import GarbledError, pack, parse, parse_body
 from bridge.protocol.nats.log_reader import LogReader
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.request_table import EXEC, LOGS, A, B, RequestKind
-from bridge.protocol.nats.session_client import NatsSession
+from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS, A, B, RequestKind
+from bridge.protocol.nats.session_client import NatsConnection, NatsSession, SessionStream
 from bridge.protocol.nats.subjects import Subjects
 from bridge.protocol.nats.two_way import TwoWays
 
 TRIES = 6
 """Attempts while submitters with another folder refuse a request: the NATS server selects a submitter at random."""
+S = TypeVar("S", bound=SessionStream)
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
 
 
@@ -74,12 +76,21 @@ class PoolClient:
         """Run a command in a container. The caller must close the session."""
         name = secrets.token_hex(16)
         session = NatsSession(self._link, self._subjects, name, self._clock, self._streams)
+        return self._opened(session, EXEC, job, messages.Exec.of(options, name))
+
+    def connect(self, job: str, port: int) -> NatsConnection:
+        """Connect to a port of a pod. The caller must close the connection."""
+        name = secrets.token_hex(16)
+        connection = NatsConnection(self._link, self._subjects, name, self._clock, self._streams)
+        return self._opened(connection, CONNECT, job, messages.Connect(port=port, stream=name))
+
+    def _opened(self, stream: S, kind: RequestKind[B, messages.Empty], job: str, body: B) -> S:
         try:
-            self.call(EXEC, job, messages.Exec.of(options, name))
+            self.call(kind, job, body)
         except BaseException:
-            session.close()
+            stream.close()
             raise
-        return session
+        return stream
 
     def _send(self, subject: str, job: str, body: messages.Message, timeout: float) -> dict[str, object]:
         # read once: the hub may choose another folder while it waits for the answer

@@ -16,7 +16,7 @@ from bridge.protocol.nats.envelope import LIMITS, GarbledError, pack, parse, par
 from bridge.protocol.nats.log_streams import StreamClosed, Streams, Write
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_session import Respond, TracedRespond
-from bridge.protocol.nats.request_table import EXEC, LOGS, REQUESTS, A, B, RequestKind
+from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS, REQUESTS, A, B, RequestKind
 from bridge.protocol.nats.session_server import Run, Sessions
 from bridge.protocol.nats.subjects import ANY, Subjects, last_token, owner_of
 from bridge.telemetry import tracing
@@ -50,6 +50,9 @@ class SubmitterHandlers(Protocol):
     def exec(self, owner: str, job: str, command: messages.Exec) -> Run:
         """Return the function that runs the command with a stream, on a thread of its own."""
 
+    def connect(self, owner: str, job: str, port: messages.Connect) -> Run:
+        """Return the function that connects to the port, likewise."""
+
 
 class Server:
     """Answers the requests to one pool. If a pool has several submitters, one of them answers each request.
@@ -78,7 +81,8 @@ class Server:
 
     def _handler(self, kind: RequestKind[B, A]) -> Callable[[str, bytes, Respond | None], None]:
         carry_out: Callable[[str, str, B], messages.Message]
-        carry_out = self._exec if kind is EXEC else kind.handler_of(self._handlers)  # type: ignore[assignment]
+        sessions: dict[object, object] = {EXEC: self._exec, CONNECT: self._connect}
+        carry_out = sessions.get(kind) or kind.handler_of(self._handlers)  # type: ignore[assignment]
 
         def handle(subject: str, data: bytes, respond: Respond | None) -> None:
             if respond is None:
@@ -112,7 +116,11 @@ class Server:
             answer(error)
 
     def _exec(self, owner: str, job: str, command: messages.Exec) -> messages.Empty:
-        self._sessions.start(owner, job, command.stream, self._handlers.exec(owner, job, command))
+        self._sessions.start(EXEC, owner, job, command.stream, self._handlers.exec(owner, job, command))
+        return messages.EMPTY
+
+    def _connect(self, owner: str, job: str, port: messages.Connect) -> messages.Empty:
+        self._sessions.start(CONNECT, owner, job, port.stream, self._handlers.connect(owner, job, port))
         return messages.EMPTY
 
     def _request(self, kind: RequestKind[B, A], subject: str, data: bytes) -> tuple[messages.Request, B]:

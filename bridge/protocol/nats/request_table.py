@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from bridge.protocol.model.requests import LogOptions
-from bridge.protocol.model.sessions import CommandOptions, Session
+from bridge.protocol.model.sessions import CommandOptions, Connection, Session
 from bridge.protocol.nats import messages
 from bridge.protocol.nats.messages import Empty, Message, Status
 
@@ -87,6 +87,7 @@ SNAPSHOT = RequestKind("snapshot", messages.Snapshot, messages.SnapshotPage, tim
 DESCRIBE = RequestKind("describe", Empty, messages.Description, threads=1, of_job=False)
 EXEC = RequestKind("exec", messages.Exec, Empty, timeout=30.0)
 USAGE = RequestKind("usage", messages.UsageRequest, messages.UsageAnswer, timeout=4.0, threads=1, of_job=False)
+CONNECT = RequestKind("connect", messages.Connect, Empty, timeout=30.0)
 REQUESTS: dict[str, RequestKind[Any, Any]] = {
     kind.name: kind for kind in list(globals().values()) if isinstance(kind, RequestKind)
 }
@@ -103,3 +104,6 @@ class SubmitterClient(Protocol):
 
     def open_session(self, job: str, options: CommandOptions) -> Session:
         """Run a command in a container; return its session."""
+
+    def connect(self, job: str, port: int) -> Connection:
+        """Connect to a port of a pod."""

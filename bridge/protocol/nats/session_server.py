@@ -1,10 +1,11 @@
-"""Sessions, the site's side: each runs on a thread of its own, with a two-way stream to its owner."""
+"""Sessions and connections, the site's side: each runs on a thread of its own, with a two-way stream to its owner."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from bridge.clock import Clock
 from bridge.core.shares import Shares
@@ -13,13 +14,16 @@ from bridge.logs import kv
 from bridge.protocol.model.sessions import EXIT
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_session import Respond
+from bridge.protocol.nats.request_table import CONNECT, EXEC, RequestKind
 from bridge.protocol.nats.subjects import Subjects, last_token, owner_of
 from bridge.protocol.nats.two_way import StreamClosedError, TwoWay, TwoWays
 
 log = logging.getLogger(__name__)
 
 MOST_SESSIONS = 256
-"""Sessions at once, for all owners. A job has an eighth of them at most."""
+"""Commands at once, for all owners. A job has an eighth of them at most."""
+MOST_CONNECTIONS = 1024
+"""Connections to ports at once, likewise."""
 
 Run = Callable[[TwoWay], None]
 """Carries out a session to its end."""
@@ -31,17 +35,21 @@ class Sessions:
     def __init__(self, link: Link, subjects: Subjects, clock: Clock) -> None:
         self._link, self._subjects, self._clock = link, subjects, clock
         self._streams = TwoWays(link)
-        self._shares = Shares(MOST_SESSIONS, MOST_SESSIONS // 8, "sessions", "cluster", "job")
+        self._shares = {
+            EXEC: Shares(MOST_SESSIONS, MOST_SESSIONS // 8, "sessions", "cluster", "job"),
+            CONNECT: Shares(MOST_CONNECTIONS, MOST_CONNECTIONS // 8, "connections", "cluster", "job"),
+        }
         link.subscribe(subjects.inputs, self._on_chunk, threads=0)
 
-    def start(self, owner: str, job: str, name: str, run: Run) -> None:
-        """Run a session of this name. An exception of ``run`` becomes the error of the stream.
+    def start(self, kind: RequestKind[Any, Any], owner: str, job: str, name: str, run: Run) -> None:
+        """Run a session of this name, for a request of this kind. An exception of ``run`` becomes the error of the
+        stream.
 
         Raises :class:`SiteRefusedError` if the owner or the job has as many sessions as it may, or the name is in use.
         """
         stream = TwoWay(self._link, self._subjects.of(owner).stream(name), self._clock)
         try:
-            leave = self._shares.enter(owner, job)
+            leave = self._shares[kind].enter(owner, job)
         except ShareExceededError as error:
             raise SiteRefusedError(str(error), reason="TooManySessions", retryable=True) from error
         try:

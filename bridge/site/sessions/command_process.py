@@ -84,7 +84,7 @@ def run(
     """
     try:
         with all_given():
-            started = _start(words, folder, environment, stdin=stdin, tty=tty)
+            started = start(words, folder, environment, stdin=stdin, tty=tty)
     except OSError as error:
         raise SiteRefusedError(f"{words[0]} can't be run: {error.strerror}", reason="SessionFailed") from error
     reader = threading.Thread(target=_pass_input, args=(started, stream), name="session-input", daemon=True)
@@ -93,13 +93,14 @@ def run(
         code = _pass_output(started, stream, is_over)
         stream.send(EXIT, b"%d" % exit_code(code if code >= 0 else 128 - code), end=True)
     finally:
-        _end(started.process)
+        end_process(started.process)
         stream.stop_receiving()
         reader.join()
         started.close()
 
 
-def _start(words: Sequence[str], folder: str, environment: Mapping[str, str], *, stdin: bool, tty: bool) -> Started:
+def start(words: Sequence[str], folder: str, environment: Mapping[str, str], *, stdin: bool, tty: bool) -> Started:
+    """Start a command, which ends soon after the thread that calls this. Its input does not block."""
     words = [sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid()), "tty" * tty, *words]
     if not tty:
         process = subprocess.Popen(
@@ -214,7 +215,8 @@ def _read(file: io.FileIO) -> bytes:
         return b""
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """End a process that :func:`start` has started."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
         if process.poll() is not None:
             return

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from bridge.errors import SiteRefusedError
 from bridge.protocol.model.sessions import CommandOptions
 from bridge.protocol.nats.two_way import TwoWay
-from bridge.site.batch.batch_interface import BatchSystem
+from bridge.site.batch.batch_interface import BatchSystem, Entrance
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.files import atomic_files
 from bridge.site.files.beneath import Below, unlink
@@ -33,16 +33,12 @@ def open_session(
     """Return the function that runs the command. Raises SiteRefusedError if the container can't be entered."""
     if not config.limits.allow_exec:
         raise _refused("this site runs no commands in containers (limits.allow_exec is false)", "ExecNotAllowed")
-    if not batch.enters or record.meta.adopted:
-        what = "a job of another program" if record.meta.adopted else f"batch.kind {batch.kind}"
-        raise _refused(f"{what}: podbridge can't enter its containers", "ExecNotSupported")
+    require_entrance(batch, record)
     if not _is_running(record, options.container):
         raise _refused(f"container {options.container!r} is not running", "NotRunning")
     if any("\0" in word for word in options.command):
         raise _refused("command: no word may have the character NUL", "InvalidRequest")
-    host = str((record.pod or {}).get("host", ""))
-    # the submitter's own id first: the script has written the other one
-    entrance = batch.entrance(record.job_id or record.started_job, host, job_folder.path, options.tty)
+    entrance = entrance_of(job_folder, record, batch, tty=options.tty)
     code_file = f"run/session.{secrets.token_hex(8)}" if entrance.reports_failures else ""
     script = ["bash", str(job_folder.path / "job.sh"), "session", options.container, "tty" * options.tty, code_file]
 
@@ -79,6 +75,20 @@ def open_session(
             raise
 
     return run
+
+
+def require_entrance(batch: BatchSystem, record: JobRecord) -> None:
+    """Raise SiteRefusedError if no program can start beside a job."""
+    if not batch.enters or record.meta.adopted:
+        what = "a job of another program" if record.meta.adopted else f"batch.kind {batch.kind}"
+        raise _refused(f"{what}: podbridge can't enter its containers", "ExecNotSupported")
+
+
+def entrance_of(job_folder: JobFolder, record: JobRecord, batch: BatchSystem, *, tty: bool) -> Entrance:
+    """Return how a program starts beside a job. Raises BatchError."""
+    host = str((record.pod or {}).get("host", ""))
+    # the submitter's own id first: the script has written the other one
+    return batch.entrance(record.job_id or record.started_job, host, job_folder.path, tty)
 
 
 def _is_running(record: JobRecord, container: str) -> bool:

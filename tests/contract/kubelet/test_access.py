@@ -113,7 +113,7 @@ def test_lists(site: Site) -> None:
     [
         (("exec", "POD", "--", "ls"), "kubectl exec is not possible in pods on pool pool-one yet"),
         (("attach", "POD"), "kubectl attach is not possible to pods on pool pool-one yet"),
-        (("port-forward", "POD", ":80"), "kubectl port-forward is not possible to pods on pool pool-one yet"),
+        (("port-forward", "POD", ":80"), "kubectl port-forward is not possible to pods on pool pool-one"),
         (("cp", "POD:/etc/hosts", "/dev/null"), "kubectl exec is not possible in pods on pool pool-one yet"),
     ],
 )

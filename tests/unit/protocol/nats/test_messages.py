@@ -37,6 +37,7 @@ LATER = {
     "heterogeneous_gangs": False,
     "commands": False,
     "usage": False,
+    "ports": False,
     "gang": "",
 }
 """Keys that later versions have added, with the value that means what a message without them means."""

@@ -71,9 +71,8 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session)
-    shift
-    session "$@"
+session | connector)
+    "$@"
     ;;
 *) main ;;
 esac

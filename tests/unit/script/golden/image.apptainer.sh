@@ -73,9 +73,8 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session)
-    shift
-    session "$@"
+session | connector)
+    "$@"
     ;;
 *) main ;;
 esac

@@ -56,9 +56,8 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session)
-    shift
-    session "$@"
+session | connector)
+    "$@"
     ;;
 *) main ;;
 esac

@@ -46,9 +46,8 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session)
-    shift
-    session "$@"
+session | connector)
+    "$@"
     ;;
 *) main ;;
 esac

@@ -52,9 +52,8 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session)
-    shift
-    session "$@"
+session | connector)
+    "$@"
     ;;
 *) main ;;
 esac

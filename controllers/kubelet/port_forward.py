@@ -1,0 +1,262 @@
+"""Connects ``kubectl port-forward`` with ports of a pod: each pair of streams of SPDY is one connection.
+
+The client opens an error stream and a data stream for each connection, with the same ``requestID``. The calling thread
+reads the frames of all; each connection has two threads, which send to the site and to the client. SPDY has no flow
+control for a stream, so a connection holds :data:`MOST_INPUT` bytes of what the client has sent, and then delays the
+other connections of the same client.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+
+from bridge.core.shares import Shares
+from bridge.errors import BridgeError
+from bridge.logs import kv
+from bridge.protocol.model.sessions import Connection
+from bridge.serving.spdy import REFUSED_STREAM, Data, Open, Reset, SpdyError
+from bridge.serving.spdy_connection import SpdyConnection
+from bridge.telemetry.metrics import FORWARDED_CONNECTIONS, PORT_BYTES, PORT_CONNECTIONS
+
+log = logging.getLogger(__name__)
+
+_BY_CLIENT = "closed by the client"
+MOST_INPUT = 256 * 1024
+MOST_CONNECTIONS = 1024
+"""Connections of one server; a pod has an eighth of them at most."""
+STREAMS = MOST_CONNECTIONS
+"""Streams of one client that it has not ended: more than its connections may have."""
+ERROR, DATA = "error", "data"
+Connect = Callable[[int], Connection]
+Enter = Callable[[], Callable[[], None]]
+
+
+def connection_shares() -> Shares:
+    """Return the shares of namespaces and pods in the connections of one server."""
+    return Shares(MOST_CONNECTIONS, MOST_CONNECTIONS // 8, "connections", "namespace", "pod")
+
+
+class PortForward:
+    """The connections of one client to one pod.
+
+    ``connect`` connects to a port. ``enter`` takes a share for a connection, and returns the function that releases it.
+    ``about``: the pod, pool and user, for the log.
+    """
+
+    def __init__(
+        self,
+        spdy: SpdyConnection,
+        connect: Connect,
+        enter: Enter,
+        about: Mapping[str, str],
+        uid: str,
+    ) -> None:
+        self._spdy, self._connect, self._enter = spdy, connect, enter
+        self._about, self._uid = about, uid
+        self._error_streams: dict[str, int] = {}
+        self._connections: dict[int, ForwardedConnection] = {}
+        self._is_over = False
+
+    def run(self) -> str:
+        """Serve until the client ends the connection; return why it has ended, for the log."""
+        end = "the client disconnected"
+        try:
+            for frame in self._spdy.frames():
+                if isinstance(frame, Open):
+                    self._open(frame)
+                elif (connection := self._connections.get(frame.stream)) is not None:
+                    connection.take(frame)
+        except OSError as error:
+            end = f"{end}: {error}"
+        except SpdyError as error:
+            end = f"the client violated the protocol: {error}"
+        finally:
+            self.close()
+            self._spdy.abort()
+        return end
+
+    def close(self) -> None:
+        """End all connections; any thread may call it."""
+        self._is_over = True
+        for connection in list(self._connections.values()):
+            connection.close()
+
+    def _open(self, frame: Open) -> None:
+        kind, request = frame.headers.get("streamtype", ""), frame.headers.get("requestid", "")
+        port = frame.headers.get("port", "")
+        # kubectl opens the error stream first
+        is_first = (
+            kind == ERROR
+            and request != ""
+            and request not in self._error_streams
+            and len(self._error_streams) < STREAMS
+        )
+        if not is_port(port) or not (is_first or (kind == DATA and request in self._error_streams)):
+            self._spdy.reset(frame.stream, REFUSED_STREAM)
+            return
+        self._spdy.accept(frame.stream)
+        if is_first:
+            self._error_streams[request] = frame.stream
+            return
+        connection = ForwardedConnection(
+            self._spdy, self._error_streams.pop(request), frame.stream, int(port), self._about, self._uid
+        )
+        self._connections[frame.stream] = connection
+        connection.start(self._connect, self._enter, lambda: self._connections.pop(frame.stream, None))
+        if self._is_over:
+            connection.close()
+
+
+class ForwardedConnection:
+    """One connection: its streams, and the session at the site once it is open."""
+
+    def __init__(
+        self, spdy: SpdyConnection, error: int, data: int, port: int, about: Mapping[str, str], uid: str
+    ) -> None:
+        self._spdy, self._error, self._data, self._port = spdy, error, data, port
+        self._about, self._uid = about, uid
+        self._changed = threading.Condition()
+        self._input: deque[bytes] = deque()
+        self._held = self._received = self._sent = 0
+        self._is_input_ended = self._is_over = self._is_given_up = False
+        self._session: Connection | None = None
+
+    def start(self, connect: Connect, enter: Enter, ended: Callable[[], object]) -> None:
+        """Connect, on a thread of its own, which calls ``ended`` at its end."""
+        threading.Thread(target=self._run, args=(connect, enter, ended), name="kubelet-forward", daemon=True).start()
+
+    def take(self, frame: Data | Reset) -> None:
+        """Accept what the client has sent; wait while too much is held."""
+        if isinstance(frame, Reset):
+            self.close()
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._held < MOST_INPUT or self._is_over)
+            if frame.data:
+                self._input.append(frame.data)
+                self._held += len(frame.data)
+            self._is_input_ended |= frame.end
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the connection for the client, which has reset it or is gone. Idempotent."""
+        self._is_given_up = True
+        self._end()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+            session = self._session
+        if session is not None:
+            session.close()
+
+    def _run(self, connect: Connect, enter: Enter, ended: Callable[[], object]) -> None:
+        begin, end = time.monotonic(), "an unexpected error"
+        try:
+            with ExitStack() as undo:
+                try:
+                    undo.callback(enter())
+                    session = connect(self._port)
+                except BridgeError:
+                    PORT_CONNECTIONS.labels("refused").inc()
+                    raise
+                undo.callback(session.close)
+                PORT_CONNECTIONS.labels("opened").inc()
+                with FORWARDED_CONNECTIONS.track_inprogress():
+                    end = self._forward(session)
+        except BridgeError as error:
+            end = _BY_CLIENT if self._is_given_up else str(error)
+            if not self._is_given_up:
+                self._fail(error)
+        except OSError as error:
+            end = f"the client disconnected: {error}"
+        except Exception:
+            log.exception("a forwarded connection broken off")
+            self._spdy.abort()
+        finally:
+            self._end()
+            ended()
+            counts = kv(
+                **self._about,
+                port=self._port,
+                seconds=round(time.monotonic() - begin, 3),
+                bytes_in=self._sent,
+                bytes_out=self._received,
+                end=end,
+            )
+            log.info("forwarded connection ended", extra=counts)
+
+    def _forward(self, session: Connection) -> str:
+        with self._changed:
+            self._session = session
+            if self._is_over:
+                return _BY_CLIENT
+        sender = threading.Thread(target=self._send_input, args=(session,), name="kubelet-forward-input", daemon=True)
+        sender.start()
+        try:
+            while data := session.receive():
+                self._spdy.send(self._data, data)
+                self._received += len(data)
+                PORT_BYTES.labels("out").inc(len(data))
+            if data is None:
+                if self._is_given_up:
+                    return _BY_CLIENT
+                self._spdy.reset(self._data, _CANCEL)
+                self._spdy.send(self._error, b"", end=True)
+                return "reset by the port"
+            # kubectl waits for the end of both streams before it ends its own direction
+            self._spdy.send(self._data, b"", end=True)
+            self._spdy.send(self._error, b"", end=True)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_over or (self._is_input_ended and not self._input))
+            return "closed by the port"
+        finally:
+            self._end()
+            sender.join()
+
+    def _send_input(self, session: Connection) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._input or self._is_input_ended or self._is_over)
+                    if self._is_over:
+                        return
+                    data = self._input[0] if self._input else b""
+                if not data:
+                    session.end_input()
+                    return
+                session.send(data)
+                self._sent += len(data)
+                PORT_BYTES.labels("in").inc(len(data))
+                with self._changed:
+                    self._input.popleft()
+                    self._held -= len(data)
+                    self._changed.notify_all()
+        except BridgeError as error:  # receive() raises too, and the client gets its error
+            log.debug("input of a connection not sent", extra=kv(error=error))
+            session.close()
+
+    def _fail(self, error: BridgeError) -> None:
+        """Send the error as a kubelet does."""
+        pod = self._about["pod"]
+        text = f"error forwarding port {self._port} to pod {pod}, uid {self._uid}: {error.with_hint}"
+        try:
+            self._spdy.send(self._error, text.encode(), end=True)
+            self._spdy.send(self._data, b"", end=True)
+        except OSError:
+            log.debug("the client has disconnected before an error", extra=kv(error=error))
+
+
+def is_port(text: str) -> bool:
+    """Return whether a text is the number of a port."""
+    return text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 2**16
+
+
+_CANCEL = 5
+"""Reason of RST_STREAM: the stream is no longer needed (SPDY/3, section 2.6.3)."""
