@@ -42,7 +42,6 @@ _NAMED = (
         for page in (
             "admins/releases",
             "admins/tracing",
-            "sites/interlink-slurm",
             "sites/plugin",
             "sites/sites",
             "users/run-pods",
