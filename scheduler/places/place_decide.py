@@ -179,10 +179,7 @@ def _begin(view: PlaceView, group: Group, strangers: Sequence[Pod]) -> tuple[_Pl
         return [(members[0], None)], []
     if len(members) == 1:
         return [(members[0], None)], _unrecorded(strangers, [])
-    gang = gang_ranks.offered(members)
-    if gang is None or gang.size != len(members):
-        gang = Gang("", view.new_gang(), len(members), {})
-    placed = gang_ranks.assign(members, group.slots, gang)
+    placed = _ranked(view, group, whole=True)
     if not strangers and group.minimum >= group.size and not any(map(remote_gangs.has_record, members)):
         return placed, []
     # as in a race, the Binding of the pod with rank 0 is the first one, and its successor makes another gang
@@ -314,10 +311,17 @@ def _race(
     ]
 
 
-def _ranked(view: PlaceView, group: Group) -> list[tuple[Pod, Place]]:
-    """Return the members of a group that races, each with its place in the group's job."""
-    gang = gang_ranks.offered(group.waiting) or Gang("", view.new_gang(), len(group.waiting), {})
-    return gang_ranks.assign(group.waiting, group.slots, gang)
+def _ranked(view: PlaceView, group: Group, *, whole: bool = False) -> list[tuple[Pod, Place]]:
+    """Return waiting members with their places in the job that is recorded for them, or in a new one.
+
+    The sites may have begun the recorded job, so it must need what these members request; ``whole``: all of them.
+    """
+    gang = gang_ranks.offered(group.waiting)
+    if gang is not None and (not whole or gang.size == len(group.waiting)):
+        placed = gang_ranks.assign(group.waiting, group.slots, gang)
+        if len(placed) == gang.size and placed[0][1].shapes == gang.shapes:
+            return placed
+    return gang_ranks.assign(group.waiting, group.slots, Gang("", view.new_gang(), len(group.waiting), {}))
 
 
 def _set_conditions(view: PlaceView, members: Iterable[Pod], message: str, reason: str = "Unschedulable") -> _Results:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from bridge import names
-from bridge.workload import places, pods
+from bridge.workload import links, places, pods
+from bridge.workload.remote_gangs import Place
 from scheduler.group_actions import BindToPool, SetPlaces
 from scheduler.places import candidates
 from scheduler.places.place_view import PoolView
@@ -100,6 +103,21 @@ def test_a_pod_that_is_left_out_loses_its_places_before_the_others_get_a_new_job
     assert ([pods.uid(pod) for pod, _ in action.members], action.places) == (["u0"], ())
     some[0]["metadata"]["annotations"] |= {names.PLACE_IN_JOB: "", names.PLACES: ""}
     assert given(race(some)) == {"u1": ("a,b", "new/1/2"), "u2": ("a,b", "new/0/2")}
+
+
+@pytest.mark.parametrize("was_uniform", [False, True])
+def test_a_successor_that_requests_something_else_makes_another_job(was_uniform: bool) -> None:
+    shapes = tuple(links.shape(member(slot, cpu=cpus)) for slot, cpus in enumerate("122"))
+    some = [member(slot, "a,b", f"g/{slot}/3", cpu="1" if slot == 0 else "2") for slot in range(SIZE)]
+    for slot, pod in enumerate(some):
+        pod["metadata"]["annotations"] |= Place("g", slot, SIZE, shapes).annotations(pod)
+    pools = [replace(pool(name, "99"), heterogeneous=True) for name in "ab"]
+    assert set(said(race(some, *pools)).values()) == {("Racing", "queued at a, b")}
+    for pod in some if was_uniform else ():
+        pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "2"
+        pod["metadata"]["annotations"].pop(names.SHAPES_IN_JOB)
+    some[2] = member(2, cpu="3", uid="heir")
+    assert given(race(some, *pools)) == {uid: ("a,b", f"new/{n}/3") for n, uid in enumerate(("u0", "u1", "heir"))}
 
 
 def test_more_pods_than_places_wait() -> None:
