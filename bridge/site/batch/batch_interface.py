@@ -252,11 +252,14 @@ class BatchSystem(ABC):
         """Search by name for the jobs of an array and return their ids by pod."""
         raise NotImplementedError
 
-    def entrance(self, job_id: str, host: str, folder: Path, tty: bool) -> Entrance:
+    def entrance(
+        self, job_id: str, host: str, folder: Path, *, tty: bool = False, component: int | None = None
+    ) -> Entrance:
         """Return how a program starts beside a running job on its machine ``host``.
 
-        ``folder``: the job's directory. ``tty``: its input and output are a terminal. The script has written ``host``
-        and perhaps ``job_id``, so they must be checked. Raises :class:`BatchError`.
+        ``folder``: the job's directory. ``tty``: its input and output are a terminal. ``component``: that of a
+        heterogeneous job which has the machine. The script has written ``host`` and perhaps ``job_id``, so they must be
+        checked. Raises :class:`BatchError`.
         """
         raise NotImplementedError
 

@@ -80,7 +80,9 @@ class LocalBatch(batch_interface.BatchSystem):
         """Return all: there is one machine."""
         return members
 
-    def entrance(self, job_id: str, host: str, folder: Path, tty: bool) -> batch_interface.Entrance:
+    def entrance(
+        self, job_id: str, host: str, folder: Path, *, tty: bool = False, component: int | None = None
+    ) -> batch_interface.Entrance:
         """Return the environment of jobs: there is one machine."""
         return batch_interface.Entrance((), batch_interface.job_environment(self._config.environment))
 

@@ -134,7 +134,9 @@ class SlurmBatch(batch_interface.BatchSystem):
             request.uid, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
         )
 
-    def entrance(self, job_id: str, host: str, folder: Path, tty: bool) -> batch_interface.Entrance:
+    def entrance(
+        self, job_id: str, host: str, folder: Path, *, tty: bool = False, component: int | None = None
+    ) -> batch_interface.Entrance:
         """Return a step of the job, which shares its CPUs, memory and devices with the step that runs."""
         if not (_STEP_JOB.fullmatch(job_id) and _HOST.fullmatch(host)):
             # srun reads a host with a slash as the name of a file
@@ -151,6 +153,8 @@ class SlurmBatch(batch_interface.BatchSystem):
             "--quiet",
             f"--chdir={folder}",
         ]
+        if component is not None:
+            words.append(f"--het-group={component}")  # with the id of the first one: srun refuses those of the others
         if (user := folder.stat().st_uid) != os.geteuid():
             words.append(f"--uid={user}")
         if tty:

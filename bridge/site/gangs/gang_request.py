@@ -65,9 +65,15 @@ def differences(wanted: Meta, present: Meta, rank: int, *, heterogeneous: bool) 
 
 def _part_at(meta: Meta, rank: int) -> Part:
     """Return the component with a rank."""
+    return parts_of(meta)[component_of(meta, rank) or 0]
+
+
+def component_of(meta: Meta, rank: int) -> int | None:
+    """Return the number of the component with a rank; ``None``: the job is not heterogeneous."""
     parts = parts_of(meta)
     ends = itertools.accumulate(part.size for part in parts)
-    return next((part for part, end in zip(parts, ends, strict=True) if rank < end), parts[-1])
+    number = next((number for number, end in enumerate(ends) if rank < end), len(parts) - 1)
+    return number if len(parts) > 1 else None
 
 
 def description(meta: Meta, request: BatchJobRequest) -> str:

@@ -14,6 +14,7 @@ from bridge.site.batch.batch_interface import BatchSystem, Entrance
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.files import atomic_files
 from bridge.site.files.beneath import Below, unlink
+from bridge.site.gangs import gang_request
 from bridge.site.jobs.job_folder import JobFolder
 from bridge.site.jobs.job_record import JobRecord
 from bridge.site.sessions import command_process
@@ -88,7 +89,15 @@ def entrance_of(job_folder: JobFolder, record: JobRecord, batch: BatchSystem, *,
     """Return how a program starts beside a job. Raises BatchError."""
     host = str((record.pod or {}).get("host", ""))
     # the submitter's own id first: the script has written the other one
-    return batch.entrance(record.job_id or record.started_job, host, job_folder.path, tty)
+    job_id, component = record.job_id or record.started_job, _component(job_folder, record)
+    return batch.entrance(job_id, host, job_folder.path, tty=tty, component=component)
+
+
+def _component(job_folder: JobFolder, record: JobRecord) -> int | None:
+    """Return the component of a pod in the job of its group; ``None``: the job has one."""
+    place = record.meta.place
+    gang = job_folder.site.job(place.gang).meta() if place is not None else None
+    return None if place is None or gang is None else gang_request.component_of(gang, place.rank)
 
 
 def _is_running(record: JobRecord, container: str) -> bool:

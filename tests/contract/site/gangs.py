@@ -14,6 +14,7 @@ from bridge.protocol.nats.messages import CancelMessage, Grant
 from bridge.protocol.nats.request_table import CANCEL, GRANT, SUBMIT
 from cluster.polling import eventually
 from tests.contract.site import jobs
+from tests.contract.site.sessions import enter, outcome
 
 
 @dataclass
@@ -28,10 +29,10 @@ class Group:
     gang: str = field(default_factory=jobs.uid)
     pods: dict[int, str] = field(default_factory=dict)
 
-    def submit(self, rank: int, command: str, *, deaf: bool = False, again: bool = False) -> Any:
+    def submit(self, rank: int, command: str, *, deaf: bool = False, again: bool = False, is_real: bool = False) -> Any:
         """Submit the pod of a rank, and return its status. ``deaf``: its script ignores its cancellation.
 
-        ``again``: the same pod as before.
+        ``again``: the same pod as before. ``is_real``: its script is the one that podbridge builds.
         """
         pod = self.pods[rank] = self.pods[rank] if again else jobs.uid()
         names = [f"w-{rank}.sub", f"w-{rank}"]
@@ -40,6 +41,8 @@ class Group:
         if deaf:
             script = body.script.replace("control/stop", "control/none")
             body = body.model_copy(update={"script": script})
+        if is_real:
+            body = body.model_copy(update={"script": jobs.built(self.site, pod, command)})
         return self.site.client.call(SUBMIT, pod, body).status
 
     def submit_all(self, command: str) -> None:
@@ -117,6 +120,20 @@ def check_unused(site: Any) -> None:
         group.submit(rank, "echo ran", again=True)
     assert [end.outcome for end in group.wait("ended")] == ["Succeeded"] * 2
     assert [group.log(rank) for rank in range(2)] == [["ran"]] * 2
+    group.check_nothing_left()
+
+
+def check_commands(site: Any, driver: dict[str, Any]) -> None:
+    """``kubectl exec`` enters the container of each pod on its machine. ``driver``: what the first one requests."""
+    group = Group(site, 3, by_rank={0: driver})
+    for rank in range(3):
+        group.submit(rank, "sleep 600", is_real=True)
+    group.wait("running")
+    for rank, pod in group.pods.items():
+        jobs.await_container(site, pod)
+        # srun 22.05 may print a warning
+        assert outcome(enter(site, pod, "printenv", "PODBRIDGE_GROUP_RANK"))[:2] == (0, f"{rank}\n".encode())
+        assert outcome(enter(site, pod, "sh", "-c", "test -t 0 && exit 7", tty=True, stdin=True))[0] == 7
     group.check_nothing_left()
 
 

@@ -79,15 +79,25 @@ def submit(command: str, **more: object) -> SubmitMessage:
 def submit_pod(site: Any, command: str, **more: Any) -> str:
     """Submit a pod with a real script, wait until it runs, and return its UID; ``more``: of its container."""
     job = uid()
+    message = submit("").model_copy(update={"script": built(site, job, command, **more), "time_limit": 600.0})
+    site.client.call(SUBMIT, job, message)
+    site.wait(job, "running")
+    await_container(site, job)
+    return job
+
+
+def built(site: Any, job: str, command: str, **more: Any) -> str:
+    """Return a real script for a pod whose container is a process of the site."""
     container = {"name": "main", "image": "none", "command": ["sh", "-c", command], **more}
     metadata = {"namespace": "default", "name": "pod", "uid": job}
     config = BuildConfig.model_validate({"runtime": {"kind": "none"}})
-    built = build({"metadata": metadata, "spec": {"containers": [container]}}, config, Objects({}, {}, {}), site.pool)
-    message = submit("").model_copy(update={"script": built.script, "time_limit": 600.0})
-    site.client.call(SUBMIT, job, message)
-    site.wait(job, "running")
+    pod = {"metadata": metadata, "spec": {"containers": [container]}}
+    return build(pod, config, Objects({}, {}, {}), site.pool).script
+
+
+def await_container(site: Any, job: str) -> None:
+    """Wait until the container of a running pod runs."""
     eventually(lambda: [state for state in site.status(job).containers if state.state == "running"], "it runs")
-    return job
 
 
 def cancel(site: Any, job: str, *, forget: bool = True) -> None:

@@ -49,6 +49,13 @@ def test_a_pod_takes_the_place_of_one_that_is_over(site: Any) -> None:
     ]
 
 
+@pytest.mark.not_on("26.05", reason="its root directory has no pivot_root; tests/e2e/pools has apptainer there")
+@pytest.mark.parametrize("driver", [{}, {"cpus": 2}])
+def test_commands_enter_the_containers_of_all_pods(site: Any, driver: dict[str, Any]) -> None:
+    """Of an ordinary job, and of a heterogeneous one: srun refuses machines of other components than the named one."""
+    gangs.check_commands(site, driver)
+
+
 def test_one_pod_is_killed_and_the_others_run_on(site: Any) -> None:
     gangs.check_one_is_killed(site)
 

@@ -8,6 +8,7 @@ from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 from cluster.ports import free_block
 from tests.e2e.pools.groups import JOBS, SIZE, delete, members, nothing_left, start
+from tests.e2e.pools.test_commands import enter
 
 pytestmark = pytest.mark.real
 
@@ -49,6 +50,7 @@ def test_a_member_that_is_deleted_gets_a_successor_in_the_same_job(pools_world, 
     pods = start(world, name, site, "echo $PODBRIDGE_GROUP_RANK; sleep 300")
     running = [world.running(pod, 60) for pod in pods]
     (job,) = {world.remote_job(pod) for pod in running}
+    check_commands(world, running)
     world.delete(running[1], grace=1)
     world.gone(running[1])
     heir = world.running(eventually(lambda: len(found := members(world, name)) == SIZE and found[1], "an heir"), 60)
@@ -58,6 +60,28 @@ def test_a_member_that_is_deleted_gets_a_successor_in_the_same_job(pools_world, 
     assert [world.get(pod)["status"]["phase"] for pod in (running[0], running[2])] == ["Running"] * 2
     delete(world, name)
     nothing_left(world, site)
+
+
+def check_commands(world, pods):
+    """``kubectl exec`` enters the container of each pod of a group."""
+    for rank, pod in enumerate(pods):
+        assert enter(world, pod, "sh", "-c", "echo $PODBRIDGE_GROUP_RANK")[:2] == (0, f"{rank}\n".encode())
+
+
+def test_commands_enter_the_pods_of_a_group_that_request_different_resources(pools_world):
+    """Each component of the heterogeneous job is entered by its number; the containers are apptainer's."""
+    world, name = pools_world, "mixed"
+    annotations = {"bridge.vk.io/pools": "slurm-site", "kueue.x-k8s.io/pod-group-total-count": "2"}
+    pods = []
+    for number in range(2):
+        resources = {"requests": {"cpu": str(1 + number), "memory": "32Mi"}}
+        container = {"name": "main", "image": "busybox", "command": ["sleep", "300"], "resources": resources}
+        labels = {"kueue.x-k8s.io/pod-group-name": name, "kueue.x-k8s.io/pod-group-pod-index-label": str(number)}
+        metadata = {"name": f"{name}-{number}", "labels": labels, "annotations": annotations}
+        spec = {"restartPolicy": "Never", "containers": [container], "terminationGracePeriodSeconds": 1}
+        pods.append(world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": metadata, "spec": spec}))
+    check_commands(world, [world.running(pod, 90) for pod in pods])
+    world.clear()
 
 
 def test_a_group_waits_for_its_members_and_says_so(pools_world):

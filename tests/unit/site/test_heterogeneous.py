@@ -17,7 +17,7 @@ from bridge.errors import BatchError, SiteRefusedError
 from bridge.script.settings import Flavor
 from bridge.site.batch import slurm_text as text
 from bridge.site.batch.batch_interface import BatchJobRequest, GangStarter
-from bridge.site.gangs import launcher
+from bridge.site.gangs import gang_request, launcher
 from bridge.site.jobs.job_record import Gang, Meta, parts_of
 from tests.unit.site.test_gangs import GANG, cancel, check_nothing_left, close, end, start, statuses, submit
 from tests.unit.site.test_pbs import made as pbs
@@ -298,7 +298,15 @@ def test_without_an_answer_of_scontrol_there_are_no_heterogeneous_jobs(tmp_path:
     assert "scontrol" in slurm(tmp_path, "exit 1").heterogeneous_problem()
 
 
+def test_the_component_of_each_rank(world: Any) -> None:
+    for rank in range(3):
+        submit(world, rank, cpus=1 if rank == 1 else 2)
+    meta = world.folder.job(GANG).meta()
+    assert [gang_request.component_of(meta, rank) for rank in range(3)] == [0, 1, 2]
+
+
 def test_a_record_of_a_job_of_equal_pods_has_one_component() -> None:
     meta = Meta("ns", "p", 2, 3, 0, "", None, (), "", 1.0, 0.0, 0.0, gang=Gang("c", 4, 2))
     (part,) = parts_of(meta)
+    assert gang_request.component_of(meta, 1) is None
     assert (part.size, part.per_node, part.cpus, part.memory) == (4, 2, 2, 3)

@@ -582,14 +582,15 @@ def test_what_a_script_has_written_is_no_word_for_srun(
     """Srun reads a host with a slash as the name of a file, and takes lists and ranges."""
     batch = make_batch_system(parse('pool = "p"\n[slurm]\nbin_dir = "/bin"\n'), FakeClock())
     folder = tmp_path_factory.getbasetemp()
-    assert "--nodelist=node-0.site" in batch.entrance("7_3", "node-0.site", folder, tty=False).words
+    assert "--nodelist=node-0.site" in batch.entrance("7_3", "node-0.site", folder).words
+    assert "--het-group=1" in batch.entrance("7", "node-0", folder, component=1).words
     for words in ((job, "node-0"), ("7", host)):
         try:
-            batch.entrance(*words, folder, tty=False)
+            batch.entrance(*words, folder)
         except BatchError:
             continue
         named = "".join(words)
         assert named.isascii() and not {*named} & {*"/,[]+= \n"}
     for bad in ("/etc/shadow", "a,b", "n[1-2]", "", "-w", "a\n"):
         with pytest.raises(BatchError):
-            batch.entrance("7", bad, folder, tty=False)
+            batch.entrance("7", bad, folder)
