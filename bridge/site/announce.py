@@ -137,7 +137,9 @@ class Announcer:
         built = config.buildconfig()
         batch, runtime = self._versions or (config.batch.kind, config.runtime.kind)
         gangs = runs_groups(self._batch, config) and not self._gang_problem
-        problem = "the submitter has stopped" if leaving else self._watcher.problem or self._watcher.folder_problem
+        problem = (
+            "the submitter has stopped" if leaving else self._watcher.problem or self._watcher.folder_problems.first
+        )
         return Announce(
             pool=config.pool,
             submitter=self._watcher.name,

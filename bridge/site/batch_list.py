@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from bridge.clock import Clock
 from bridge.errors import BatchError, SiteRefusedError
@@ -15,6 +16,15 @@ LEAST = 10.0
 """A list may be this many periods old when a job is submitted, and ``LEAST`` seconds at least."""
 REST = 5.0
 """Seconds after a failed query in which submissions get its error, instead of another query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Seconds until the list has a job, or lacks it for good: see ``[batch]`` of the configuration."""
+
+    settle: float
+    lost_after: float
+    lag: float
 
 
 class BatchList:

@@ -25,7 +25,7 @@ from bridge.protocol.nats.request_server import Announcer as WireAnnouncer
 from bridge.protocol.nats.request_server import Server
 from bridge.site.announce import Announcer, Presence, Publish
 from bridge.site.batch.batch_interface import BatchSystem
-from bridge.site.batch_list import BatchList
+from bridge.site.batch_list import BatchList, Delays
 from bridge.site.config import site_config as configuration
 from bridge.site.config.site_config import READ_AT_START, SiteConfig, make_batch_system
 from bridge.site.cpus import keep_to_one
@@ -34,7 +34,7 @@ from bridge.site.images import ImageCache
 from bridge.site.interlink_slurm.adoption import Adoption
 from bridge.site.jobs.site_folder import Folder
 from bridge.site.submitter import Submitter
-from bridge.site.watcher import Delays, Watcher
+from bridge.site.watcher import Watcher
 from bridge.telemetry import trace_export, tracing
 
 log = logging.getLogger(__name__)
@@ -218,7 +218,7 @@ class Service:
             self._wake.clear()
             if not self.watcher.is_leader:
                 continue
-            with self.watcher.folder_needed("submit arrays"):
+            with self.watcher.folder_problems.noted("submit arrays"):
                 self.handlers.arrays.run(self.config.batch.array_wait)
             now = self.clock.monotonic()
             if now >= due or (woken and self.batch.eager):

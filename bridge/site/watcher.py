@@ -11,8 +11,8 @@ import fcntl
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import replace
 
 from bridge import job_ends
 from bridge.clock import Clock
@@ -21,10 +21,12 @@ from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
-from bridge.site.batch_list import BatchList
+from bridge.site.batch_list import BatchList, Delays
+from bridge.site.folder_problems import FolderProblems
 from bridge.site.gangs.gang_keeper import GangKeeper
 from bridge.site.jobs import job_status as job_status
 from bridge.site.jobs.action_runner import ActionRunner
+from bridge.site.jobs.ended_secrets import drop_secrets
 from bridge.site.jobs.job_actions import confirmed
 from bridge.site.jobs.job_index import Entry, JobIndex, is_missing
 from bridge.site.jobs.site_folder import Folder
@@ -34,25 +36,12 @@ log = logging.getLogger(__name__)
 LEADER_LOCK = "duty"
 SEQUENCE = "duty.json"
 SWEEP_PERIOD = 3600.0
-SECRETS_KEPT = 60.0
-"""Seconds after the batch system reported a job's end: the guard of a killed script still reads ``job.sh``."""
-SECRETS_LOOKS = 200
-"""Directories of ended jobs from which secrets are removed after each list of jobs, at most."""
 UNHEARD = 10
 """Factor on ``batch.lost_after`` while the batch system's records of ended jobs can't be read."""
 ATTEMPTS = 3
 """Submissions of one job that the batch system loses, at most."""
 REREAD = 20
 """Running jobs whose directory is read again after each list of jobs: notifications may get lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delays:
-    """Seconds: see ``[batch]`` of the configuration."""
-
-    settle: float
-    lost_after: float
-    lag: float
 
 
 class Watcher:
@@ -76,8 +65,7 @@ class Watcher:
         self.name = name
         self.problem = ""
         """Error of the batch system; empty: it answers."""
-        self._unwritable: dict[str, str] = {}
-        """Errors of the folder by the step that failed."""
+        self.folder_problems = FolderProblems(folder.path)
         self._folder, self._batch, self._delays, self._clock = folder, batch, delays, clock
         self._batch_list = batch_list
         self.index = JobIndex(folder, delays.lag, clock, publish)
@@ -104,7 +92,7 @@ class Watcher:
         except OSError:
             os.close(descriptor)
             return False
-        with self.folder_needed("read all jobs"):
+        with self.folder_problems.noted("read all jobs"):
             self._begin()
             # last: from here on, the other threads poll, publish and act
             self._leadership = descriptor
@@ -127,32 +115,10 @@ class Watcher:
 
     def _note(self) -> None:
         """Write the numbers of the last events for the other submitters."""
-        with self.index.lock, self.folder_needed("store the numbers of events"):
+        with self.index.lock, self.folder_problems.noted("store the numbers of events"):
             if self._noted_sequences != self.index.sequences:
                 self._folder.note(SEQUENCE, {"submitter": self.name, "sequences": self.index.sequences})
                 self._noted_sequences = dict(self.index.sequences)
-
-    @property
-    def folder_problem(self) -> str:
-        """Error of the last use of the folder, for example a full disk; empty: there is none."""
-        return next(iter(self._unwritable.values()), "")
-
-    @contextlib.contextmanager
-    def folder_needed(self, step: str) -> Iterator[None]:
-        """Turn an error of the folder into a problem of the site: a restart would not free a full disk."""
-        problem = ""
-        try:
-            yield
-        except OSError as error:
-            problem = f"folder {self._folder.path}: {error.strerror}"
-        if problem and self._unwritable.get(step) != problem:
-            log.warning("the folder can't be used", extra=kv(step=step, why=problem))
-        elif step in self._unwritable and not problem:
-            log.info("the folder can be used again", extra=kv(step=step))
-        if problem:
-            self._unwritable[step] = problem
-        else:
-            self._unwritable.pop(step, None)
 
     def _adopt_or_remove(self, uids: Iterable[str]) -> None:
         """Index jobs of submitters that died before they notified the leader; remove incomplete directories."""
@@ -173,7 +139,7 @@ class Watcher:
         """Read the directories of jobs with a notification of a change; return their number."""
         changed: list[str] = []
         # scripts touch a file in one directory: a poll costs as much as the number of changes, not of jobs
-        with self.folder_needed("read changes"):
+        with self.folder_problems.noted("read changes"):
             changed = self._folder.take_changed()
         now = self._clock.time()
         for uid in changed:
@@ -195,47 +161,28 @@ class Watcher:
             self._set_problem(str(error))
         else:
             self._set_problem("")
-            with self.folder_needed("compare the lists of jobs"):
+            with self.folder_problems.noted("compare the lists of jobs"):
                 self._compare(listed_jobs, requested_at)
-        with self.folder_needed("run actions"):
+        with self.folder_problems.noted("run actions"):
             self._reread()
             self._gangs.run()
             self.actions.run()
-        with self.folder_needed("remove what is not needed"):
+        with self.folder_problems.noted("remove what is not needed"):
             self._tidy(requested_at)
 
     def _tidy(self, now: float) -> None:
-        self._drop_secrets(now)
+        drop_secrets(self._folder, self.index, now)
         if now - self._swept_at >= SWEEP_PERIOD:
             self._adopt_or_remove(uid for uid in self._folder.uids() if uid not in self.index.entries)
             self._folder.sweep(now)
             self._swept_at = now
 
-    def _drop_secrets(self, now: float) -> None:
-        """Remove the secrets of jobs whose script was killed, or never started."""
-        with self.index.lock:
-            ended = [entry for entry in self.index.entries.values() if not entry.without_secrets]
-        ended = [
-            entry
-            for entry in ended
-            if entry.status.phase == "ended"
-            and confirmed(entry.record)
-            and now - entry.record.batch_at >= (SECRETS_KEPT if entry.record.started else 0)
-        ]
-        for entry in ended[:SECRETS_LOOKS]:
-            job_folder = self._folder.job(entry.record.uid)
-            with self._folder.locked(job_folder.uid):
-                if job_folder.meta() == entry.record.meta:  # else the directory has a new job by now
-                    job_folder.drop_secrets()
-                    entry.without_secrets = True
-
     def _set_problem(self, problem: str) -> None:
-        if problem != self.problem:
-            if problem:
-                log.warning("the batch system does not answer", extra=kv(why=problem))
-            else:
-                log.info("the batch system answers again")
-            self.problem = problem
+        if problem and problem != self.problem:
+            log.warning("the batch system does not answer", extra=kv(why=problem))
+        elif self.problem and not problem:
+            log.info("the batch system answers again")
+        self.problem = problem
 
     def _compare(self, listed_jobs: dict[str, BatchJob], requested_at: float) -> None:
         self.actions.owners, self.actions.listed_at = {job.id: job.uid for job in listed_jobs.values()}, requested_at
@@ -376,7 +323,7 @@ class Watcher:
         self.index.observe(record.uid, replace(lost_job, message=message))
 
     def _reread(self) -> None:
-        running = [self.index.entries[uid] for uid in tuple(self.index.open) if uid in self.index.entries]
+        running = [entry for uid in tuple(self.index.open) if (entry := self.index.entries.get(uid)) is not None]
         for entry in sorted(running, key=lambda entry: entry.read_at)[:REREAD]:
             self.index.refresh(entry.record.uid)
 

@@ -242,11 +242,11 @@ def test_a_full_disk_is_a_problem_of_the_site_and_ends_no_submitter(world: Any, 
             world.again()
         for _ in range(3):
             world.look(1)
-        assert world.watcher.folder_problem == f"folder {world.path}: No space left on device"
+        assert world.watcher.folder_problems.first == f"folder {world.path}: No space left on device"
         assert world.batch.cancelled == ["2"]  # what needs no room continues
     for _ in range(3):
         world.look(5)
-    assert world.watcher.folder_problem == ""
+    assert world.watcher.folder_problems.first == ""
     assert world.status().phase == "ended" and world.status().outcome == "Succeeded"
     assert not world.folder.job("other").exists()
     assert [path for path in world.path.rglob(".*") if path.name.startswith((".duty", ".batch"))] == []

@@ -113,7 +113,7 @@ def test_a_directory_instead_of_a_notification_is_ignored(world: Any) -> None:
     world.begin()
     (world.folder.changed / "0a1b2c3d-1111-2222-3333-444455556667").mkdir()
     world.look()
-    assert world.status().phase == "running" and world.watcher.folder_problem == ""
+    assert world.status().phase == "running" and world.watcher.folder_problems.first == ""
 
 
 def test_9_1_termination_messages_need_not_be_text(world: Any) -> None:
