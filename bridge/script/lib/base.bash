@@ -6,7 +6,7 @@
 export PATH="${PATH:-/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
 
 declare -a STATE REASON PID BEGAN ENDED LAST CODE RESTARTS UP READY DIRTY NEXT BACKOFF WHY_KILLED
-declare -a KILL_AT KILLED STEP HOOK OVER SAYS
+declare -a KILL_AT KILLED STEP HOOK OVER SAYS UNTOLD
 declare -A HAPPENED HAPPENED_AT HAPPENED_TOLD
 declare -A PROBE PROBE_AT PROBE_PID PROBE_UNTIL PROBE_GOOD PROBE_BAD
 POD_REASON='' POD_MESSAGE='' POD_STATE='' TICKET='' STAGE=init WAKE='' FLUSH_FAILED='' TTY=''
@@ -31,11 +31,12 @@ started_at() {
     RESULT=${fields[19]}
 }
 
+# nap [SECONDS]: wait, by default 0.2 s, or until something is written to the wake-up FIFO.
 nap() {
     if [[ $WAKE ]]; then
-        read -r -t 0.2 -n 1 -u "$WAKE" _
+        read -r -t "${1:-0.2}" -n 1 -u "$WAKE" _
     else
-        sleep 0.2
+        sleep "${1:-0.2}"
     fi
 }
 
@@ -66,31 +67,36 @@ pod_state() {
 # Write the state of every container that has changed, then that of the pod. False: a part is not written, because a
 # disk or a quota is full; it remains in DIRTY or POD_STATE, and the file keeps the state before.
 flush() {
-    local i text written=() failed=''
+    local i text written=() files=() failed=''
     for i in "${!DIRTY[@]}"; do
+        occurrences "$i"
         printf -v text '{"state":"%s","reason":"%s","message":"%s","startedAt":%s,"ended":%s,"restarts":%d,"started":%s,"ready":%s,"last":%s%s}' \
             "${STATE[i]}" "${REASON[i]}" "${SAYS[i]}" "${BEGAN[i]}" "${ENDED[i]}" "${RESTARTS[i]}" "${UP[i]}" "${READY[i]}" \
-            "${LAST[i]}" "$(occurrences "$i")"
+            "${LAST[i]}" "$RESULT"
         if write_new "${NAME[i]}.json" "$text"; then
-            written+=("$i")
+            written+=("$i") files+=("state/.new/${NAME[i]}.json")
         else
             failed=1
         fi
     done
-    if ((${#written[@]})); then
-        # twice: a signal to everything may have hit mv itself
-        if mv -f state/.new/*.json state/ || mv -f state/.new/*.json state/; then
-            for i in "${written[@]}"; do
-                unset "DIRTY[i]"
-            done
-            announce
+    if [[ $POD_STATE && ! $failed ]]; then
+        # the last one, as mv keeps the order
+        if write_new pod.json "$POD_STATE"; then
+            written+=(pod) files+=(state/.new/pod.json)
         else
             failed=1
         fi
     fi
-    if [[ $POD_STATE && ! $failed ]]; then
-        if write_new pod "$POD_STATE" && { mv -f state/.new/pod state/pod.json || mv -f state/.new/pod state/pod.json; }; then
-            POD_STATE=''
+    if ((${#files[@]})); then
+        # twice: a signal to everything may have hit mv itself
+        if mv -f "${files[@]}" state/ || mv -f "${files[@]}" state/; then
+            for i in "${written[@]}"; do
+                if [[ $i == pod ]]; then
+                    POD_STATE=''
+                else
+                    unset "DIRTY[i]"
+                fi
+            done
             announce
         else
             failed=1
@@ -124,7 +130,7 @@ happened() {
     HAPPENED_TOLD[$key]=$NOW DIRTY[$1]=1
 }
 
-# occurrences I: the member of the state that lists them.
+# occurrences I: RESULT is the member of the state that lists them.
 occurrences() {
     local key reason list=''
     for key in "${!HAPPENED[@]}"; do
@@ -132,7 +138,7 @@ occurrences() {
         reason=${key#*.}
         list+=",{\"reason\":\"${reason%%.*}\",\"message\":\"${HAPPENED[$key]#* }\",\"count\":${HAPPENED[$key]%% *},\"at\":${HAPPENED_AT[$key]}}"
     done
-    [[ ! $list ]] || printf ',"occurrences":[%s]' "${list:1}"
+    RESULT=${list:+",\"occurrences\":[${list:1}]"}
 }
 
 # json_text TEXT: RESULT is at most 512 characters of it for a string of JSON. Bytes that are not ASCII become "?": what a
@@ -145,24 +151,56 @@ json_text() {
     RESULT=${RESULT//\"/\\\"}
 }
 
-# Remove characters that JSON does not allow in strings; names of hosts and requests are not trusted.
+# safe TEXT: RESULT is TEXT without characters that JSON does not allow in strings; names of hosts and requests are not
+# trusted.
 safe() {
-    local text=${1//[^A-Za-z0-9.:_-]/}
-    printf '%s' "${text:0:255}"
+    RESULT=${1//[^A-Za-z0-9.:_-]/}
+    RESULT=${RESULT:0:255}
 }
 
 find_address() {
     local text
-    HOST=$(safe "${HOSTNAME:-unknown}")
-    # an address for documentation (RFC 5737): the kernel looks up the route, and sends nothing
-    text=$(ip -4 route get 192.0.2.1 2>/dev/null)
-    if [[ $text =~ \ src\ ([0-9.]+) ]]; then
-        ADDRESS=${BASH_REMATCH[1]}
-    else
-        text=$(hostname -I 2>/dev/null)
-        ADDRESS=$(safe "${text%% *}")
-    fi
-    ADDRESS=${ADDRESS:-127.0.0.1}
+    safe "${HOSTNAME:-unknown}"
+    HOST=$RESULT
+    find_source || {
+        text=$(ip -4 route get 192.0.2.1 2>/dev/null)
+        if [[ $text =~ \ src\ ([0-9.]+) ]]; then
+            ADDRESS=${BASH_REMATCH[1]}
+        else
+            text=$(hostname -I 2>/dev/null)
+            safe "${text%% *}"
+            ADDRESS=${RESULT:-127.0.0.1}
+        fi
+    }
+}
+
+# find_source: ADDRESS is the machine's on the route to an address for documentation (RFC 5737): to connect a UDP socket
+# sends nothing, and the kernel lists both ends, in the machine's byte order.
+find_source() {
+    local line own remote words socket
+    { exec {socket}<>/dev/udp/192.0.2.1/9; } 2>/dev/null || return
+    mapfile -t line </proc/net/udp
+    exec {socket}>&-
+    for line in "${line[@]}"; do
+        read -r _ own remote _ <<<"$line"
+        case $remote in
+        010200C0:0009) words=(6 4 2 0) ;;
+        C0000201:0009) words=(0 2 4 6) ;;
+        *) continue ;;
+        esac
+        printf -v ADDRESS '%d.%d.%d.%d' "0x${own:words[0]:2}" "0x${own:words[1]:2}" "0x${own:words[2]:2}" "0x${own:words[3]:2}"
+        return
+    done
+    return 1
+} 2>/dev/null
+
+# remove FILE...: those that exist.
+remove() {
+    local file existing=()
+    for file in "$@"; do
+        [[ ! -e $file && ! -L $file ]] || existing+=("$file")
+    done
+    ((${#existing[@]} == 0)) || rm -f -- "${existing[@]}"
 }
 
 # note TEXT: write a line to script.log, for the site's administrators.

@@ -15,20 +15,22 @@ set_up_containers() {
 begin() {
     local i=$1 name
     name=${NAME[i]}
-    rm -f "run/$name.go" "run/$name.why" "run/$name.progress"
+    remove "run/$name."{go,why,progress,message}
     new_log "$i"
-    : >"run/$name.message"
     # the container may have another user; the job's directory is private
-    chmod 666 "run/$name.message"
+    umask 0
+    : >"run/$name.message"
+    umask 077
     if [[ ${ENDED[i]} != null ]]; then
         LAST[i]=${ENDED[i]} ENDED[i]=null
         mv -f "termination/$name" "termination/$name.previous"
         RESTARTS[i]=$((RESTARTS[i] + 1))
     fi
     STATE[i]=waiting REASON[i]=ContainerCreating BEGAN[i]=null UP[i]=false READY[i]=false CODE[i]=''
-    STEP[i]=creating KILL_AT[i]='' KILLED[i]='' WHY_KILLED[i]='' HOOK[i]='' NEXT[i]='' DIRTY[i]=1
+    STEP[i]=creating KILL_AT[i]='' KILLED[i]='' WHY_KILLED[i]='' HOOK[i]='' NEXT[i]='' UNTOLD[i]=1
     unset "BEGAN_AT[i]" # a start that fails is no long run
-    OOM_BEFORE=$(oom_count)
+    oom_count
+    OOM_BEFORE=$RESULT
     collect "$i"
     (
         [[ $WAKE ]] && exec {WAKE}>&-
@@ -60,7 +62,9 @@ cannot() {
 # fits_or_cannot I: Linux starts no program with a longer argument or variable than 32 pages, or with more than ARG_MAX bytes
 # of both; a page is left for what a runtime adds.
 fits_or_cannot() {
-    local k size sum=4096 most=$((PAGE * 32768 - 1)) all
+    local k size sum=4096 most all
+    find_page
+    most=$((PAGE * 32768 - 1))
     command_of "$1"
     variables_of "$1"
     for k in "${!COMMAND[@]}"; do
@@ -84,7 +88,7 @@ fits_or_cannot() {
 # The container's process has started.
 has_begun() {
     local i=$1
-    STATE[i]=running REASON[i]='' SAYS[i]='' BEGAN[i]=$TIME STEP[i]=running DIRTY[i]=1
+    UNTOLD[i]='' STATE[i]=running REASON[i]='' SAYS[i]='' BEGAN[i]=$TIME STEP[i]=running DIRTY[i]=1
     BEGAN_AT[i]=$NOW
     if declare -F "post_start_$i" >/dev/null; then
         in_background with_output "run/${NAME[i]}.hook" "post_start_$i"
@@ -164,6 +168,9 @@ tend() {
         has_begun "$i"
     elif [[ ${STEP[i]} == creating && -s run/${NAME[i]}.progress ]]; then
         take_progress "$i"
+    elif [[ ${UNTOLD[i]} ]]; then
+        # not at its start: most have begun before the next look
+        UNTOLD[i]='' DIRTY[i]=1
     fi
     if ! kill -0 "${PID[i]}" 2>/dev/null; then
         reap "$i"
@@ -285,7 +292,8 @@ reap() {
     ((code == 0)) && reason=Completed
     if [[ -s run/$name.why ]]; then
         read -r reason permanent <"run/$name.why"
-        reason=$(safe "$reason")
+        safe "$reason"
+        reason=$RESULT
     elif [[ ${WHY_KILLED[i]} == OOMKilled ]]; then
         reason=OOMKilled code=137 signal=9
     elif ((signal == 9)) && [[ ! ${KILLED[i]} ]] && runtime_oom "$i"; then
@@ -346,7 +354,7 @@ finish_waiting() {
 # kill_session PID: kill the processes that the container's process left.
 kill_session() {
     local left
-    left=$(ps -o pid= -s "$1" 2>/dev/null)
+    left=$(exec ps -o pid= -s "$1" 2>/dev/null)
     # shellcheck disable=SC2086
     [[ $left ]] && kill -KILL $left 2>/dev/null
 }
@@ -369,7 +377,8 @@ keep_message() {
     elif [[ ${FALLBACK[i]} && ${CODE[i]} != 0 ]]; then
         end_of_log "$i" >"termination/.new"
     else
-        : >"termination/.new"
+        : >"termination/$name"
+        return
     fi
     mv -f termination/.new "termination/$name"
 }

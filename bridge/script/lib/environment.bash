@@ -12,15 +12,24 @@ container_variables() {
     local name before=() after=()
     variables_of "$1"
     for name in $(compgen -e); do
-        # a token that commands of Slurm would use as the site's user
-        [[ $name == SLURM_JWT ]] && continue
-        if [[ $name =~ ^($DEVICES)$ ]]; then
-            after+=("$name" "${!name}")
-        elif [[ $name =~ ^PODBRIDGE_GROUP_(SIZE|RANK|HOSTS|HOSTFILE)$ ||
-            ($RENDEZVOUS_PORT && $name =~ ^(MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK)$) ||
-            ($name =~ ^(${BATCH//\*/.*})$ && ! ($MPI_ASKED && ${KIND[$1]} == main)) ]]; then
+        # patterns: to compile a regular expression for each name takes longer
+        case $name in
+        SLURM_JWT) ;; # a token that commands of Slurm would use as the site's user
+        PODBRIDGE_GROUP_SIZE | PODBRIDGE_GROUP_RANK | PODBRIDGE_GROUP_HOSTS | PODBRIDGE_GROUP_HOSTFILE)
             before+=("$name" "${!name}")
-        fi
+            ;;
+        MASTER_ADDR | MASTER_PORT | WORLD_SIZE | RANK)
+            [[ ! $RENDEZVOUS_PORT ]] || before+=("$name" "${!name}")
+            ;;
+        *)
+            # shellcheck disable=SC2053
+            if [[ $name == @($DEVICES) ]]; then
+                after+=("$name" "${!name}")
+            elif [[ $name == @($BATCH) && ! ($MPI_ASKED && ${KIND[$1]} == main) ]]; then
+                before+=("$name" "${!name}")
+            fi
+            ;;
+        esac
     done
     VARIABLES=("${before[@]}" "${VARIABLES[@]}" "${after[@]}")
 }
@@ -50,22 +59,28 @@ devices_or_cannot() {
 }
 
 # is_foreign NAME: whether no shell can assign the name, as "a.b". FOREIGN has names and values of such variables.
-is_foreign() { [[ ! $1 =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]]; }
+is_foreign() { [[ $1 != [A-Za-z_]* || $1 == *[!A-Za-z0-9_]* ]]; }
 
-# write_exports I FILE: write shell text. SPECIAL gets variables that a shell does not assign, as NAME=VALUE.
-write_exports() {
+# exports I: EXPORTS is shell text. SPECIAL gets variables that a shell does not assign, as NAME=VALUE.
+exports() {
     local k quote="'\"'\"'" # apptainer's own shell keeps the backslash of '\''
     container_variables "$1"
-    SPECIAL=() FOREIGN=()
+    SPECIAL=() FOREIGN=() EXPORTS=()
     for ((k = 0; k < ${#VARIABLES[@]}; k += 2)); do
         if is_foreign "${VARIABLES[k]}"; then
             FOREIGN+=("${VARIABLES[@]:k:2}")
         elif is_special "${VARIABLES[k]}"; then
             SPECIAL+=("${VARIABLES[k]}=${VARIABLES[k + 1]}")
         else
-            printf "export %s='%s'\n" "${VARIABLES[k]}" "${VARIABLES[k + 1]//\'/$quote}"
+            EXPORTS+=("export ${VARIABLES[k]}='${VARIABLES[k + 1]//\'/$quote}'")
         fi
-    done >"$2"
+    done
+}
+
+# write_exports I FILE
+write_exports() {
+    exports "$1"
+    printf '%s\n' "${EXPORTS[@]}" >"$2"
 }
 
 is_special() {

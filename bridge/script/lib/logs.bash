@@ -28,7 +28,8 @@ new_log() {
         [[ -e $log.kept ]] && mv -f "$log.kept" "$log.previous.kept"
         rm -f "$log.first"
     fi
-    LOG_FIRST[i]=0 LOG_BASE[i]=0 LOG_SIZE[i]=0 LOG_LOOKED[i]=$NOW LOG_AT[i]=0 LOG_PID[i]=''
+    LOG_FIRST[i]=0 LOG_BASE[i]=0 LOG_SIZE[i]=0 LOG_LOOKED[i]=$NOW LOG_AT[i]=$((NOW + 100)) LOG_PID[i]=''
+    printf '0 %s\n' "$TIME" >>"$log.index"
     : >>"$log.log"
 }
 
@@ -48,19 +49,30 @@ collect() {
 # end_collector I: the container has ended; wait until its log is complete. A process that has left the container's session
 # may keep the pipe open: after a second in which the log has not grown, the collector ends anyway.
 end_collector() {
-    local pid=${COLLECTOR[$1]} size='' last quiet=0
+    local pid=${COLLECTOR[$1]} size=-1 quiet=0
     COLLECTOR[$1]=''
     while [[ $pid ]] && kill -0 "$pid"; do
-        last=$size
-        size=$(stat -c %s "logs/${NAME[$1]}.log")
-        quiet=$((size == last ? quiet + 1 : 0))
+        collected "$pid"
+        quiet=$((RESULT == size ? quiet + 1 : 0)) size=$RESULT
         if ((quiet > 20)); then
             family "$pid"
             kill -KILL "${FAMILY[@]}"
+        elif ((quiet > 2)); then
+            sleep 0.05 # a process: where the machine is busy, the collector gets more time, too
+        else
+            nap 0.02
         fi
-        sleep 0.05
     done
 } 2>/dev/null
+
+# collected PID: RESULT is how much a collector has written, which costs no process to find out.
+collected() {
+    local position=0
+    # to the end of the file: if the process ended after the first line, bash could not seek back, and the next read would
+    # return the other lines, whatever its file is
+    { read -r -d '' _ position _ <"/proc/$1/fdinfo/1"; } 2>/dev/null
+    RESULT=$position
+}
 
 # look_at_log I: about once a second; at each turn while it grows by half a file a second, or has since the last look.
 look_at_log() {
@@ -85,13 +97,10 @@ look_at_log() {
     fi
 }
 
-# has_leapt I: by what the collector has written, which costs no process to find out.
+# has_leapt I: by what the collector has written.
 has_leapt() {
-    local position=0
-    # to the end of the file: if the process ended after the first line, bash could not seek back, and the next read would
-    # return the other lines, whatever its file is
-    { read -r -d '' _ position _ <"/proc/${COLLECTOR[$1]}/fdinfo/1"; } 2>/dev/null
-    ((LOG_BASE[$1] + position - LOG_SIZE[$1] > LOG_STEP / 2))
+    collected "${COLLECTOR[$1]}"
+    ((LOG_BASE[$1] + RESULT - LOG_SIZE[$1] > LOG_STEP / 2))
 }
 
 # close_log I: the run has ended.

@@ -40,19 +40,18 @@ set_up() {
     # what NOW lacks to centiseconds since 1970: a difference of times is as exact as the clock of the machine
     CLOCK_BASE=$((TIME * 100 - NOW))
     read -r BOOT </proc/sys/kernel/random/boot_id
-    mkdir -p state/.new logs run termination volumes scratch control work || return 1
+    mkdir -p state/.new logs run termination volumes scratch control "${NAME[@]/#/work/}" "${RUNTIME_FOLDERS[@]}" || return 1
+    PAGE=''
     trap 'STOP_BY=${STOP_BY:-signal}' TERM INT
     # not '': containers would inherit that a signal is ignored, but not a trap
     trap ':' HUP
     trap 'died' EXIT
-    if mkfifo run/wake 2>/dev/null; then
+    if mkfifo run/wake run/guard 2>/dev/null; then
         # <>: opening the FIFO does not wait for a writer, and reading it never finds an end
         { exec {WAKE}<>run/wake; } 2>/dev/null || WAKE=''
     fi
-    PAGE=$(($(getconf PAGESIZE 2>/dev/null || echo 4096) / 1024))
     find_address
     set_up_containers
-    flush || true
 }
 
 # active: the pod is active from now on.
@@ -69,8 +68,11 @@ prepare() {
     REFUSED=FailedMount
     POD_MESSAGE='a volume could not be made'
     make_scratch && write_volumes && host_paths || return 1
-    # 0755 as with a kubelet, because podman's containers may have other users; the job's directory is private
-    find volumes -mindepth 1 -type d -exec chmod 755 {} +
+    local volumes=(volumes/*/)
+    if [[ -d ${volumes[0]} ]]; then
+        # 0755 as with a kubelet, because podman's containers may have other users; the job's directory is private
+        find volumes -mindepth 1 -type d -exec chmod 755 {} +
+    fi
     mount_fuse || return 1
     REFUSED=RuntimeNotFound POD_MESSAGE='the container runtime is not there'
     runtime_check || return 1
@@ -128,7 +130,8 @@ look_for_stop() {
         read -r seconds reason <control/stop
         if [[ $seconds =~ ^[0-9]+ ]]; then
             seconds=${BASH_REMATCH[0]}
-            reason=$(safe "${reason:-Deleted}")
+            safe "${reason:-Deleted}"
+            reason=$RESULT
             if [[ ! $STOPPING ]]; then
                 POD_REASON=$reason
                 [[ $reason == Deleted ]] || FORCED=Failed
@@ -256,12 +259,13 @@ finish() {
 # drop_secrets: remove what only containers needed. The first two lines of job.sh remain: the submitter reads the second
 # one. The file is truncated in place, so they are complete without fsync, and it is the last, as the guard may call it.
 drop_secrets() {
-    local path
+    local path first second
     for path in volumes run/fuse run/pre-exec "${RUNTIME_SECRETS[@]}"; do
         [[ ! -e $path ]] || remove_tree "$path"
     done
-    rm -f run/*.{env,env.more,rc,hook,startup,liveness,readiness}
-    truncate -s "$(head -n 2 job.sh | wc -c)" job.sh
+    remove run/*.{env,env.more,rc,hook,startup,liveness,readiness}
+    { IFS= read -r first && IFS= read -r second; } <job.sh
+    truncate -s $((${#first} + ${#second} + 2)) job.sh
 }
 
 # The script itself ended unexpectedly.
@@ -276,6 +280,7 @@ died() {
     unmount_fuse
     remove_scratch
     drop_secrets
+    end_group "$GUARD"
     POD_REASON=ScriptError
     POD_MESSAGE='the job script ended unexpectedly; see script.log'
     clock
@@ -295,11 +300,14 @@ last_state() {
 }
 
 # stand_guard PID: wait for any end of the script: not every batch system ends the processes that it leaves.
-# shellcheck disable=SC2016
 stand_guard() {
     trap '' TERM INT HUP
-    exec "$BASH" -c 'tail --pid="$1" -s 1 -f /dev/null
-        kill -0 "$1" || exec "$BASH" job.sh leftovers' guard "$1"
+    # nobody writes to it
+    { exec {WAKE}<>run/guard; } 2>/dev/null || WAKE=''
+    while kill -0 "$1"; do
+        nap 1
+    done
+    exec "$BASH" job.sh leftovers
 }
 
 # leftovers: what job.sh does if it is run after its first run was killed, on the same machine.

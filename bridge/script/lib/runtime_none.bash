@@ -1,16 +1,22 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# Runtime "none": processes of the host. Volumes are mounted in a private mount namespace. Its root consists of bind
-# mounts, so that mount points can be created without a change of the host.
+# Runtime "none": processes of the host. Volumes are mounted in a private mount namespace, without a change of the host.
 
+RUNTIME_FOLDERS=(run/root)
+
+# NAMESPACE: whether containers get mount namespaces, as root or in a user namespace; UNSHARE: options of unshare(1).
 runtime_check() {
-    NAMESPACE=''
-    if ((UID == 0)) && unshare -m -- true 2>/dev/null; then
+    local help option
+    NAMESPACE='' UNSHARE=''
+    if ((UID == 0)) && help=$(exec unshare -m -- unshare --help 2>/dev/null); then
         NAMESPACE=root
-    elif unshare -U -r -m -- true 2>/dev/null; then
+    elif help=$(exec unshare -U -r -m -- unshare --help 2>/dev/null); then
         NAMESPACE=user
     fi
-    export NAMESPACE
+    for option in --map-user --propagation; do
+        [[ $help != *" $option"[=\ ]* ]] || UNSHARE+=$option
+    done
+    export NAMESPACE UNSHARE
 }
 
 # runtime_user I: any user and group, in a user namespace; else those of this site.
@@ -50,7 +56,7 @@ into() {
 
 # inside I start|exec [WORD...]: called by job.sh within the namespace.
 inside() {
-    local i=$1 how=$2 name=${NAME[$1]} k words=()
+    local i=$1 how=$2 name=${NAME[$1]} text words=()
     shift 2
     ADDRESS=$PODBRIDGE_ADDRESS
     unset -v PODBRIDGE_ADDRESS
@@ -62,24 +68,23 @@ inside() {
     else
         exec 8>/dev/null
     fi
-    # a unique name: probes of one container may run at the same time
-    write_exports "$i" "run/$name.$BASHPID.env"
-    # open, and without a name: no other process of the pod can read it by a path
-    exec 7<"run/$name.$BASHPID.env"
-    rm "run/$name.$BASHPID.env"
+    exports "$i"
+    printf -v text '%s\n' "${EXPORTS[@]}"
+    TMPDIR=$PWD/run hold_text "$text"
     if ((${#FOREIGN[@]})); then
+        # a unique name: probes of one container may run at the same time
         exec 6>"run/$name.$BASHPID.env"
         exec 5<"run/$name.$BASHPID.env"
         rm "run/$name.$BASHPID.env"
     elif ((${#SPECIAL[@]})); then
         words=(env "${SPECIAL[@]}")
     fi
-    mkdir -p "work/$name"
     local directory=${DIRECTORY[i]:-$PWD/work/$name}
     if [[ $NAMESPACE ]]; then
         # leads to the job's directory also after the change of the root
         exec 9<.
         hold_mounts || cannot_now "$name" 128 CreateContainerConfigError "$NOT_HELD"
+        umask 022
         make_root "$i" || cannot_now "$name" 128 ContainerCannotRun "volumes can't be mounted at their places: $PROBLEM"
     elif [[ ${#TO[@]} -gt 1 || ${READONLY_ROOT[i]} ]]; then
         cannot_now "$name" 128 'ContainerCannotRun permanent' "this machine gives no mount namespace to users, and the container has volumes"
@@ -105,19 +110,17 @@ inside() {
         # all variables of the command; the setter itself starts with none, so that the pod's variables for Perl and Python do
         # not affect it
         {
-            env -0 -u NAMESPACE -u OWN_UID -u OWN_GID -u USER_GIVEN -u LC_ALL
+            env -0 -u NAMESPACE -u UNSHARE -u OWN_UID -u OWN_GID -u USER_GIVEN -u LC_ALL
             printf '%s=%s\0' ${LOCALE:+LC_ALL "$LOCALE"} "${VARIABLES[@]}"
         } >&6
         exec 6>&-
     fi
     set -- "$BASH" --norc --noprofile -c "$LAST_STEP" "$BASH" "${#words[@]}" "${words[@]}" "$@"
-    if unshare --help 2>/dev/null | grep -q -e '--map-user[= ]'; then
-        if [[ $NAMESPACE == user || $user != "$OWN_UID" || $group != "$OWN_GID" ]]; then
-            # back to the user's own id, or to the requested one, without rights on the mounts
-            set -- unshare "--map-user=$user" "--map-group=$group" -- "$@"
-        fi
+    if [[ $UNSHARE == *--map-user* && ($NAMESPACE == user || $user != "$OWN_UID" || $group != "$OWN_GID") ]]; then
+        # back to the user's own id, or to the requested one, without rights on the mounts
+        set -- unshare "--map-user=$user" "--map-group=$group" -- "$@"
     fi
-    unset -v NAMESPACE OWN_UID OWN_GID USER_GIVEN
+    unset -v NAMESPACE UNSHARE OWN_UID OWN_GID USER_GIVEN
     if [[ $LOCALE ]]; then
         LC_ALL=$LOCALE
     else
@@ -125,6 +128,10 @@ inside() {
     fi
     exec "$@" 9<&-
 }
+
+# hold_text TEXT: descriptor 7 has the text, in a pipe or, if it is long, in a file that has no name any more: no other
+# process of the pod can read it by a path.
+hold_text() { exec 7<<<"$1"; }
 
 # A new shell reads the variables from descriptor 7 and executes the command, so that no variable of the script collides.
 # $1 is the number of words before the command, which set variables that bash can't; descriptor 8 receives errors.
@@ -154,133 +161,7 @@ cannot_now() {
     exit "$2"
 }
 
-# make_root I: build the new root, mount the volumes (FROM, TO, ACCESS), and change to it.
-make_root() {
-    local k
-    NEW=$PWD/run/root
-    PROBLEM='no new root'
-    # private: no mount of this namespace propagates to the machine
-    mkdir -p "$NEW" && mount --make-rprivate / && mount -t tmpfs -o mode=755 podbridge "$NEW" && mirror / || return 1
-    make_places || return 1
-    if [[ ${READONLY_ROOT[$1]} ]]; then
-        PROBLEM='the root file system can not be made read-only'
-        read_only_tree || return 1
-    fi
-    for k in "${ORDER[@]}"; do
-        PROBLEM=${TO[k]}
-        attach "$k" || return 1
-    done
-    PROBLEM='no way into the new root'
-    [[ ! ${READONLY_ROOT[$1]} ]] || mount -o remount,bind,ro "$NEW" || return 1
-    # pivot_root(2): the old root is stacked on the new one, and umount . removes it
-    cd "$NEW" && pivot_root . . && umount -l . && cd /
-}
-
-# mirror FOLDER: bind-mount each entry of a directory of the host in the same directory of the new root.
-mirror() {
-    local entry name table=''
-    shopt -s dotglob nullglob
-    for entry in "${1%/}"/*; do
-        if [[ -L $entry ]]; then
-            cp -P -- "$entry" "$NEW$entry"
-            continue
-        elif [[ -d $entry ]]; then
-            mkdir -- "$NEW$entry"
-        else
-            : >"$NEW$entry"
-        fi
-        printf -v name '%q' "$entry"
-        [[ $name == "$entry" ]] || entry=$(escaped "$entry")
-        table+="$entry $(escaped "$NEW")$entry none rbind 0 0"$'\n'
-    done
-    shopt -u dotglob nullglob
-    # one process for all; an entry that can't be mounted (not permitted, or removed meanwhile) is missing
-    printf '%s' "$table" >"$NEW/.table"
-    mount -a -T "$NEW/.table" 2>/dev/null
-    rm -f "$NEW/.table"
-}
-
-# Escape a path as fstab(5) requires.
-escaped() {
-    local text=$1
-    text=${text//\\/\\134}
-    text=${text// /\\040}
-    text=${text//$'\t'/\\011}
-    text=${text//$'\n'/\\012}
-    printf '%s' "$text"
-}
-
-# make_places: make every mount point before anything is mounted, as a directory of the host that is covered later would hide
-# what is mounted in it. PLACE are the mount points without links, ORDER their numbers, outer ones first. Those in another
-# volume, INNER, are made by attach.
-make_places() {
-    local k other folder covered=()
-    PLACE=() INNER=()
-    for k in "${!TO[@]}"; do
-        PROBLEM=${TO[k]}
-        PLACE[k]=$(readlink -m -- "${TO[k]}") && [[ ${PLACE[k]} != / ]] || return 1
-    done
-    read -r -d '' -a ORDER < <(for k in "${!PLACE[@]}"; do printf '%s\t%s\n' "${PLACE[k]}" "$k"; done | sort | cut -f 2)
-    for k in "${ORDER[@]}"; do
-        for other in "${PLACE[@]}"; do
-            [[ ${PLACE[k]} != "$other"/* ]] || INNER[k]=1
-        done
-        folder=${PLACE[k]}
-        [[ ! ${INNER[k]-} && ! -e $folder ]] || continue
-        while [[ ! -d ${folder:=/} ]]; do
-            folder=${folder%/*}
-        done
-        covered+=("$folder")
-    done
-    # outer ones first here, too
-    while IFS= read -r folder; do
-        PROBLEM=$folder
-        cover "$folder" || return 1
-    done < <(printf '%s\n' "${covered[@]}" | sort -u | grep -v -x -e / -e '')
-    for k in "${ORDER[@]}"; do
-        PROBLEM=${TO[k]}
-        [[ ${INNER[k]-} ]] || make_place "$k" || return 1
-    done
-}
-
-# cover FOLDER: cover a directory of the host with a copy, in which mount points can be made.
-cover() {
-    mount -t tmpfs -o "mode=$(stat -c %a -- "$1")" podbridge "$NEW$1" && mirror "$1"
-}
-
-# make_place K: make a mount point, a directory or a file as the source is.
-make_place() {
-    if [[ -d ${FROM[$1]} ]]; then
-        place_for_folder "$NEW" "${PLACE[$1]}"
-    else
-        place_for_file "$NEW" "${PLACE[$1]}"
-    fi
-}
-
-# attach K: mount a volume at its place.
-attach() {
-    local place=$NEW${PLACE[$1]}
-    [[ ! ${INNER[$1]-} ]] || make_place "$1" || return 1
-    mount --rbind -- "${FROM[$1]}" "$place" || return 1
-    [[ ${ACCESS[$1]} != ro ]] || read_only_mount "$place"
-}
-
-# Make every mount below the new root read-only, except those that programs must write to, and those in a directory that
-# this user cannot enter: the container has the same user.
-read_only_tree() {
-    local place flags
-    while read -r place flags; do
-        case ${place#"$NEW"} in
-        '' | /proc | /proc/* | /sys | /sys/* | /dev | /dev/*) continue ;;
-        esac
-        flags=,$flags,
-        place=$(printf '%b' "$place")
-        [[ -e $place ]] || continue
-        mount -o "remount,bind,ro${flags//,rw,/,}" "$place" || return 1
-    done < <(findmnt -R -r -n -o TARGET,VFS-OPTIONS -- "$NEW")
-}
-
 runtime_clean() {
-    rm -f "run/${NAME[$1]}".*.env
+    remove "run/${NAME[$1]}".*.env
     release_mounts "${NAME[$1]}"
 }

@@ -260,8 +260,10 @@ hold_here() {
 
 # release_mounts NAME: the places of what was held; nothing is mounted there outside of the container's namespace.
 release_mounts() {
-    rm -f "run/$1".held.*
-    rmdir "run/$1".held.*
+    local places=("run/$1".held.*)
+    [[ -e ${places[0]} || -L ${places[0]} ]] || return 0
+    rm -f "${places[@]}"
+    rmdir "${places[@]}"
 } 2>/dev/null
 
 # into_namespace I WORD...: become BEFORE job.sh inside I WORD..., root of a user and a mount namespace of its own. What

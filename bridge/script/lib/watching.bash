@@ -30,6 +30,7 @@ watch_memory() {
     runtime_pid "$i"
     root=$RESULT
     [[ $root ]] || return
+    find_page
     family "$root"
     ((RESIDENT * PAGE > MEMORY[i])) || return
     runtime_own "$i"
@@ -81,9 +82,22 @@ proportional() {
     ((sum)) && RESIDENT_KIB=$sum
 }
 
-# The kernel's count of out-of-memory kills in this job's own cgroup.
+# find_page: PAGE is the size of a page in KiB.
+find_page() {
+    [[ ! $PAGE ]] || return 0
+    local key value
+    while read -r key value _; do
+        [[ $key == KernelPageSize: ]] || continue
+        PAGE=$value
+        break
+    done </proc/self/smaps
+    PAGE=${PAGE:-$(($(getconf PAGESIZE || echo 4096) / 1024))}
+} 2>/dev/null
+
+# RESULT is the kernel's count of out-of-memory kills in this job's own cgroup.
 oom_count() {
     local file key value line
+    RESULT=0
     while IFS=: read -r _ key line; do
         case $key in
         '') file=/sys/fs/cgroup$line/memory.events ;;
@@ -93,19 +107,17 @@ oom_count() {
         [[ -r $file ]] || continue
         while read -r key value; do
             if [[ $key == oom_kill ]]; then
-                printf '%s' "$value"
+                RESULT=$value
                 return
             fi
         done <"$file"
     done </proc/self/cgroup
-    printf 0
 }
 
 # Whether the kernel killed something of this job for its memory since the container began.
 cgroup_oom() {
-    local count
-    count=$(oom_count)
-    [[ $count != "$OOM_BEFORE" ]]
+    oom_count
+    [[ $RESULT != "$OOM_BEFORE" ]]
 }
 
 # A look at the sizes takes as long as it takes, on the side; it gets at most a tenth of the time.

@@ -26,6 +26,7 @@ launch() {
     elif await_members && start_members; then
         write_hosts
         put go "$MACHINES"
+        wake_wrappers
         await_end && phase=Succeeded
     fi
     end_members
@@ -42,12 +43,16 @@ active() {
     pod_state Running
 }
 
-# begin: what the launcher and each wrapper do first.
+take_signals() {
+    trap 'STOP=Terminated STOP_BY=signal' TERM INT
+    trap ':' HUP
+}
+
+# begin: what the launcher and each wrapper with a script of its own do first.
 begin() {
     # srun passes on the name of the first machine
     HOSTNAME=${SLURMD_NODENAME:-$HOSTNAME}
-    trap 'STOP=Terminated STOP_BY=signal' TERM INT
-    trap ':' HUP
+    take_signals
     local fifo="control/.wake.${HOSTNAME:-}.$$"
     if mkfifo "$fifo" 2>/dev/null; then
         { exec {WAKE}<>"$fifo"; } 2>/dev/null || WAKE=''
@@ -59,7 +64,7 @@ begin() {
 
 # put PATH TEXT: write a file in one step.
 put() {
-    local new="${1%"${1##*/}"}.${1##*/}.${HOSTNAME:-}.$$"
+    local new="${1%"${1##*/}"}.${1##*/}.${HOSTNAME:-}.$BASHPID"
     printf '%s\n' "$2" >"$new" && mv -f "$new" "$1"
 }
 
@@ -135,7 +140,7 @@ start_members() {
         start_here 0
     fi
     clock
-    until=$((NOW + START_WAIT * 100))
+    until=$((NOW + START_WAIT * 100)) ABSENT=0 MACHINES=''
     while :; do
         find_absent
         [[ $ABSENT ]] || return 0
@@ -148,33 +153,43 @@ start_members() {
             fail MemberNotStarted "pod $RANK_POD (rank $ABSENT of the group) did not start on $(machine_of "$ABSENT"); see script.log of the group's job"
             return 1
         fi
-        nap
+        if ((${#STARTER[@]})); then
+            nap
+        else
+            nap 0.05 # most of them are on this machine
+        fi
     done
 }
 
-# start_here NUMBER: start a wrapper for each rank of a machine, the one with this number.
+# start_here NUMBER: start a wrapper for each rank of a machine, the one with this number. Each is a copy of this process: it
+# has read the script, and knows the machine's address.
 start_here() {
     local rank
     for ((rank = 0; rank < SIZE; rank++)); do
         find_place "$rank"
         ((MACHINE == $1)) || continue
-        "$BASH" "$PWD/job.sh" member "$rank" </dev/null &
+        (take_signals && member "$rank") </dev/null &
         TASKS+=("$!")
     done
 }
 
-# find_absent: ABSENT is the first rank that is not ready; empty: all are. MACHINES has the machines of the others.
+# wake_wrappers: those that start_here has started share the FIFO of this process. One byte wakes one of them.
+wake_wrappers() {
+    [[ ! $WAKE || ${#STARTER[@]} -gt 0 ]] || printf "%${#TASKS[@]}s" '' >&"$WAKE"
+}
+
+# find_absent: ABSENT is the first rank that is not ready; empty: all are. MACHINES has the machines of those before it.
 find_absent() {
     local rank host
-    ABSENT='' MACHINES=''
     list ready
-    for ((rank = 0; rank < SIZE; rank++)); do
+    for ((rank = ABSENT; rank < SIZE; rank++)); do
         if [[ $NAMES != *" $rank "* ]] || ! { read -r host _ <"ready/$rank"; } 2>/dev/null; then
             ABSENT=$rank
             return
         fi
         MACHINES+="${MACHINES:+,}$host"
     done
+    ABSENT=''
 }
 
 # all_tasks, any_task: whether all processes that start_members has started still run, or any.
@@ -215,7 +230,8 @@ machine_of() {
     host=${names[number]-$host}
     ((number)) || host=${host:-$HOST}
     if [[ $host ]]; then
-        printf 'machine %s' "$(safe "$host")"
+        safe "$host"
+        printf 'machine %s' "$RESULT"
     else
         printf 'machine %s of the job, which has not begun' "$number"
     fi

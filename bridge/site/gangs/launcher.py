@@ -24,7 +24,10 @@ fi
 """
 _TAIL = """\
 case ${1-} in
-member) member "${2-}" ;;
+member)
+    begin
+    member "${2:-$SLURM_PROCID}"
+    ;;
 machine) machine "${2:-$PBS_NODENUM}" ;;
 leftovers) leftovers ;;
 *) launch ;;

@@ -28,12 +28,13 @@ machine() {
 # --- on the machine of a rank -----------------------------------------------------------------------------------------
 # member RANK: report that the machine is ready, wait for the start, and run the pods of the rank one after the other.
 member() {
-    local rank=${1:-$SLURM_PROCID} last='' until
-    begin
+    local rank=$1 last='' until
+    clock
     # a machine may have several pods, each with a part of its GPUs
     find_place "$rank"
     share_devices "${SLURM_LOCALID:+$((SLURM_LOCALID * GPUS))}"
-    put "ready/$rank" "$HOST $ADDRESS" || exit 1
+    # who reads it waits for a complete line
+    printf '%s %s\n' "$HOST" "$ADDRESS" >"ready/$rank" || exit 1
     # the launcher may first wait for a grant, and for a pod
     until=$((NOW + GRANT_WAIT + (PLACE_WAIT + START_WAIT * 2) * 100))
     list .

@@ -333,7 +333,8 @@ def test_a_killed_container_is_not_out_of_memory_because_another_one_was(ordinar
     count = job.folder / "oom_kill"
     count.write_text("0")
     # the kernel's counter of the job is a file of this test
-    changed = script.read_text().replace("\nLC_ALL=C\ncase", "\noom_count() { cat oom_kill; }\nLC_ALL=C\ncase")
+    counter = "oom_count() { read -r RESULT <oom_kill; }"
+    changed = script.read_text().replace("\nLC_ALL=C\ncase", f"\n{counter}\nLC_ALL=C\ncase")
     assert changed != script.read_text()
     script.write_text(changed)
     job.start()

@@ -31,5 +31,5 @@ def test_a_file_with_several_lines_about_a_process_is_read_to_its_end(runtime):
     """If the process ends meanwhile, bash cannot seek back, and the next read of any file would return the rest."""
     one_line = ("uptime", "boot_id", "uuid", "stat", "statm")
     reads = re.findall(r"\bread (.*?)<\"?(/proc/\S+?)\"?[;\s]", library.text(runtime))
-    assert ("-r -d '' _ position _ ", "/proc/${COLLECTOR[$1]}/fdinfo/1") in reads
+    assert ("-r -d '' _ position _ ", "/proc/$1/fdinfo/1") in reads
     assert [file for words, file in reads if "-d ''" not in words and not file.endswith(one_line)] == []
