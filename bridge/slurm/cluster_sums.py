@@ -79,7 +79,7 @@ class PartitionSums:
 
     ``waiting`` are podbridge's waiting jobs by Slurm's reason, and ``order`` the ids of the first of them in the order
     of their priorities; a held job has none. The partition with an empty name has the jobs of others
-    that have not been read yet.
+    that have not been read yet, and tasks of arrays.
     """
 
     name: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -26,6 +27,7 @@ PLACEHOLDER_SCRIPT = """\
 exec sleep 2147483647
 """
 _COMPONENT = re.compile(r"([0-9]{1,18})\+([0-9]{1,9})", re.ASCII)
+_TASK = re.compile(r"[0-9]{1,18}_[0-9]{1,9}", re.ASCII)
 _SAME_NAME = ("partition", "account", "qos", "constraints", "licenses", "reservation", "wckey", "mcs_label", "tasks")
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
@@ -243,10 +245,13 @@ def read_job_count(data: JsonObject) -> float:
     return sum(number(counts.get(key)) for key in ("jobs_pending", "jobs_running"))
 
 
-def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
+def read_states(
+    entries: Iterable[JsonObject], array_tasks: Counter[frozenset[str]] | None = None
+) -> dict[int, frozenset[str]]:
     """Read ``jobs/state``. A heterogeneous job (``12+0``, ``13+1``) has the id of its leader, 12.
 
-    Array jobs (``12_[1-3]``) are ignored: podbridge submits none.
+    Tasks of arrays (``12_3``) are only counted by their states, in ``array_tasks``: podbridge submits none, and an
+    answer about one of them has the whole array.
     """
     states_by_id = {}
     parts: dict[int, tuple[int, frozenset[str]]] = {}
@@ -259,9 +264,12 @@ def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
         try:
             states_by_id[job_id(entry)] = combinations[key]
         except ValueError:
-            match = _COMPONENT.fullmatch(text(entry.get("job_id")))
+            shown = text(entry.get("job_id"))
+            match = _COMPONENT.fullmatch(shown)
             if match is not None and int(match[1]) > 0:
                 parts[int(match[1])] = int(match[2]), combinations[key]
+            elif array_tasks is not None and _TASK.fullmatch(shown):
+                array_tasks[combinations[key]] += 1
     for leader, now in components.joined_states(parts).items():
         # one key for all: each component would be read as a job of its own
         states_by_id[leader] = _shared(now)

@@ -7,6 +7,7 @@ not answer blocks one of them for 10 s, and other requests wait.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -52,6 +53,7 @@ class SlurmClient:
         self._transport = Transport(config, self._tokens, pool_size=pool_size, clock=self._clock)
         self._patience = Patience(config.slurm.read_timeout, self._clock)
         self.job_bytes = 9000.0
+        self.array_tasks: Counter[frozenset[str]] = Counter()
         """Estimate of the bytes of one job in a list, from the answers so far."""
         self.cancellations = Cancellations(self._clock)
         self._negotiation = Negotiation(self._transport, config.slurm_api_version)
@@ -231,7 +233,10 @@ class SlurmClient:
         """
         if ids is None:
             data, _ = self._patience.call("jobs/state", partial(self._sized, "jobs/state", "GET", "jobs/state"))
-            return parsers.read_states(entry for entry in data["jobs"] if isinstance(entry, dict))
+            array_tasks = Counter[frozenset[str]]()
+            listed = parsers.read_states((entry for entry in data["jobs"] if isinstance(entry, dict)), array_tasks)
+            self.array_tasks = array_tasks
+            return listed
         states_by_id: dict[int, frozenset[str]] = {}
         for first in range(0, len(ids), MOST_IDS):
             query = "&".join(f"job_id={job_id}" for job_id in ids[first : first + MOST_IDS])

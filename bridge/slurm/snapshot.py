@@ -177,13 +177,15 @@ class Poller:
     def other_jobs(self) -> Counter[tuple[str, Phase]]:
         """Return the number of jobs of others by partition and phase, of the last list of all jobs.
 
-        The partition is empty for a job that has not been read.
+        The partition is empty for a job that has not been read, and for tasks of arrays, which are not read.
         """
         state = self._state
         counts: Counter[tuple[str, Phase]] = Counter()
         for job_id, job_states in {**state.listed, **state.unread}.items():
             if job_id not in state.snapshot.jobs:
                 counts[state.foreign.get(job_id, UNREAD).partition, phase(job_states)] += 1
+        for task_states, count in self._client.array_tasks.items():
+            counts[UNREAD.partition, phase(task_states)] += count
         return counts
 
     def age(self) -> float:

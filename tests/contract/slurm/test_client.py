@@ -493,6 +493,9 @@ def test_a_task_of_an_array_gets_its_id_later_than_its_submit_time(site: RealSit
     array = int(site.cluster.run_slurm(*words, "--wrap=sleep 60").strip())
     later = client.submit(ask(client)).job_id
     try:
+        if client.version.job_states:
+            client.job_states()
+            assert sum(count for now, count in client.array_tasks.items() if states.is_pending(now)) == 2
         site.scontrol("release", str(array))
         eventually(lambda: states.is_allocated(client.job(array).states), "the last task runs under the array's id")
         found = {job.job_id: job for job in client.jobs()}

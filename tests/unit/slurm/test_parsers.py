@@ -1,3 +1,4 @@
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -174,16 +175,22 @@ def test_numbers(value: object, expected: float) -> None:
     assert slurm_values.number(value) == expected
 
 
-def test_array_jobs_are_left_out_of_the_list_of_states() -> None:
+def test_tasks_of_arrays_are_counted_apart_from_the_list_of_states() -> None:
     entries = [
         {"job_id": "1", "state": ["RUNNING"]},
         {"job_id": 2, "state": "PENDING"},
-        {"job_id": "3_[1-5]", "state": ["PENDING"]},
+        {"job_id": "3_1", "state": ["PENDING"]},
+        {"job_id": "3_2", "state": "PENDING"},
+        {"job_id": "5_1048576", "state": ["RUNNING"]},
+        {"job_id": "3_", "state": ["PENDING"]},
+        {"job_id": "_3", "state": ["PENDING"]},
         {"job_id": "4+0", "state": ["PENDING"]},
         {"job_id": None},
         {},
     ]
-    assert parsers.read_states(entries) == {1: {"RUNNING"}, 2: {"PENDING"}, 4: {"PENDING"}}
+    tasks: Counter[frozenset[str]] = Counter()
+    assert parsers.read_states(entries, tasks) == {1: {"RUNNING"}, 2: {"PENDING"}, 4: {"PENDING"}}
+    assert tasks == {frozenset({"PENDING"}): 2, frozenset({"RUNNING"}): 1}
 
 
 FIELDS = "job_id job_state nodes time_limit exit_code comment admin_comment name state flags maximums excluded_nodes"

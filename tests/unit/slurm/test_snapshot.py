@@ -44,7 +44,12 @@ def test_jobs_of_others_are_counted_by_partition_and_phase(scene: Scene) -> None
         scene.slurm.start(scene.slurm.add().job_id)
     scene.slurm.add()
     scene.poll()
-    assert scene.poller.other_jobs() == {("main", Phase.ALLOCATED): 2, ("main", Phase.PENDING): 1}
+    scene.client.array_tasks[frozenset({"RUNNING", "CONFIGURING"})] = 7
+    assert scene.poller.other_jobs() == {
+        ("main", Phase.ALLOCATED): 2,
+        ("main", Phase.PENDING): 1,
+        ("", Phase.ALLOCATED): 7,
+    }
 
 
 def test_a_quiet_poll_asks_for_states_and_the_witness(scene: Scene) -> None:
