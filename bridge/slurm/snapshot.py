@@ -21,15 +21,14 @@ from bridge.core.backoff import Backoff
 from bridge.errors import BridgeError, SlurmUnavailableError
 from bridge.logs import kv
 from bridge.slurm.hint_pace import GAP, HintPace
-from bridge.slurm.hinted_jobs import carried, known_jobs, merge_one, merge_some
 from bridge.slurm.identity import UNREAD
 from bridge.slurm.job_reader import JobReader
-from bridge.slurm.merging import is_busy, is_empty, merge
+from bridge.slurm.merging import is_busy, is_empty
 from bridge.slurm.models import JobLink, Snapshot
 from bridge.slurm.node_reader import NodeReader
-from bridge.slurm.poll_state import Answers, Expected, PollState
 from bridge.slurm.progress import Progress, count_jobs
-from bridge.slurm.query_plan import doubted, forgotten
+from bridge.slurm.query_plan import forgotten
+from bridge.slurm.shared_state import SharedState
 from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.state_lists import JobsOnPods, Start, StateLists, in_thread
 from bridge.slurm.states import Phase, phase
@@ -82,24 +81,19 @@ class Poller:
         self._client, self._cluster, self._settings = client, cluster, config.slurm
         self._clock = clock or SystemClock()
         self._backoff = Backoff(first=config.slurm.poll_busy, limit=10)
-        self._state = PollState()
-        self._expected: dict[int, Expected] = {}
+        self._state = SharedState(self._clock)
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._hint_subscribers: list[Callable[[JobLink], None]] = []
         self._poll_lock = threading.Lock()
-        self._expected_lock = threading.Lock()
         self._woken = threading.Event()
         self._waiting = threading.Event()
         self._hinted = threading.Event()
-        self._read_alone: set[int] = set()  # the jobs that were read alone since the poll in progress began
-        self._merges = 0
         self._busier = False  # a job was submitted, or read alone: the pause may be shorter now
         self._hints = HintPace(config.hints.max_poll_rate, self._clock.monotonic())
         self._node_reader = NodeReader(client, self._clock)
         lists = StateLists(client, self._clock, jobs_on_pods, start)
         self._job_reader = JobReader(client, config.slurm.detail_budget, self._clock, lists)
-        self._list_seconds = 0.0
-        self._backlog = False
+        self._list_seconds, self._backlog = 0.0, False
         self._progress = Progress(self._clock)
         self._failures = 0
         SNAPSHOT_AGE.set_function(self.age)
@@ -108,7 +102,7 @@ class Poller:
     @property
     def snapshot(self) -> Snapshot:
         """The newest snapshot; read-only."""
-        return self._state.snapshot
+        return self._state.last.snapshot
 
     @property
     def progress(self) -> str:
@@ -118,8 +112,7 @@ class Poller:
     @property
     def expected(self) -> frozenset[int]:
         """The jobs of :meth:`expect` that no poll has read yet."""
-        with self._expected_lock:
-            return frozenset(self._expected)
+        return frozenset(self._state.expected)
 
     def subscribe(self, fn: Callable[[Snapshot], None]) -> None:
         """Call ``fn`` after each new snapshot, in the thread that has published it."""
@@ -155,7 +148,7 @@ class Poller:
         if not self._leads():
             return False
         # a job of others in a hint needs no request: hints come for each job of the cluster
-        if job_id is None or job_id not in self._state.foreign:
+        if job_id is None or job_id not in self._state.last.foreign:
             self._hints.add(job_id)
             self._hinted.set()
             self._waiting.set()
@@ -166,10 +159,7 @@ class Poller:
 
         Not ``sure``: the job is named on a pod. A later snapshot contains it, or reports it as missing.
         """
-        with self._expected_lock:
-            if not sure and job_id in self._expected:
-                return
-            self._expected[job_id] = Expected(link, self._clock.monotonic(), sure)
+        self._state.expect(job_id, link, sure=sure)
         if sure:
             self._busier = True
             self._waiting.set()
@@ -179,7 +169,7 @@ class Poller:
 
         The partition is empty for a job that has not been read, and for tasks of arrays, which are not read.
         """
-        state = self._state
+        state = self._state.last
         counts: Counter[tuple[str, Phase]] = Counter()
         for job_id, job_states in {**state.listed, **state.unread}.items():
             if job_id not in state.snapshot.jobs:
@@ -213,7 +203,7 @@ class Poller:
         """Return the seconds until the next poll, unless :meth:`wake` is called."""
         if self._failures:
             return self._backoff.delay(self._failures)
-        if self._leads() and (self._expected or is_busy(self.snapshot)):
+        if self._leads() and (self._state.awaits_jobs or is_busy(self.snapshot)):
             return self._settings.poll_busy
         least = STANDBY_PERIOD if not self._leads() else EMPTY_PERIOD if is_empty(self.snapshot) else 0
         return max(least, self._settings.poll_idle)
@@ -253,11 +243,7 @@ class Poller:
                     log.warning("slurm does not answer", extra=kv(error=error))
                 self._failures += 1
                 self._job_reader.lists.poll_failed()
-                # slurmctld may have been killed before it saved its last jobs, and may assign their ids again
-                self._doubt_expected()
-                with self._expected_lock:
-                    failed = replace(self._state.snapshot, error=str(error))
-                    self._state = replace(doubted(self._state), snapshot=failed)
+                self._state.fail(str(error))
                 return self.snapshot
             if self._failures:
                 log.info("slurm answers again", extra=kv(failures=self._failures))
@@ -298,9 +284,7 @@ class Poller:
 
     def _hinted_jobs(self) -> frozenset[int]:
         """Return the jobs of hints that can be read alone; the others need a poll."""
-        job_ids = self._hints.jobs
-        with self._expected_lock:
-            return known_jobs(self._state, self._expected, job_ids)
+        return self._state.own(self._hints.jobs)
 
     def _read_hinted(self, job_id: int) -> None:
         """Read a job and publish it; if this is not possible, cause a poll."""
@@ -323,26 +307,18 @@ class Poller:
     def _read_job(self, job_id: int) -> JobLink | None:
         """Read a job alone; return its comment, or ``None`` if it is another job, or if polls change the snapshot."""
         for _ in range(READS):
-            merges, began = self._merges, self._clock.monotonic()
+            merges, began = self._state.merges, self._clock.monotonic()
             job = self._client.job(job_id)
-            job = self._job_reader.with_node_allotments(self._state, {job_id: job})[job_id]
-            with self._expected_lock:
-                if self._merges != merges:
-                    continue  # the answers of that poll may be newer
-                merged = merge_one(self._state, self._expected, job, began)
-                if merged is None:
-                    return None
-                self._state = merged
-                self._read_alone.add(job_id)
-            log.debug("hinted job read", extra=kv(job=job_id, seconds=round(self._clock.monotonic() - began, 4)))
-            return job.link
+            job = self._job_reader.with_node_allotments(self._state.last, {job_id: job})[job_id]
+            is_added = self._state.merge_job(job, began, merges)
+            if is_added is not None:
+                log.debug("hinted job read", extra=kv(job=job_id, seconds=round(self._clock.monotonic() - began, 4)))
+                return job.link if is_added else None
         return None
 
     # --- one poll -----------------------------------------------------------------------------------------------------
     def _poll(self) -> Snapshot:
-        with self._expected_lock:
-            last = self._state
-            self._read_alone.clear()
+        last = self._state.begin_poll()
         # podbridge's jobs are in the first snapshot before an expensive list of all jobs has been read
         for job_id, link in self._job_reader.lists.on_pods(last, self.expected).items():
             self.expect(job_id, link, sure=False)
@@ -350,11 +326,10 @@ class Poller:
         forget = began - last.snapshot.began > FORGET_OTHERS and bool(last.snapshot.sequence)
         if forget:
             last = forgotten(last)
-        with self._expected_lock:
-            expected = dict(self._expected)
+        expected = self._state.expected
         job_answers = self._job_reader.read(last, expected, began, leads=self._leads(), alone=not forget)
         if job_answers.alone:
-            reused_id = self._merge_alone(self._node_reader.add(job_answers.answers))
+            reused_id = self._state.merge_details(self._node_reader.add(job_answers.answers))
             if reused_id is None:
                 self._backlog, self._list_seconds = False, job_answers.list_seconds
                 return self.snapshot
@@ -363,39 +338,15 @@ class Poller:
             log.warning("Slurm assigned a job id again: all jobs are read again", extra=kv(job=job_answers.reused))
             SLURM_ID_RESETS.inc()
             # every id may be that of another job now, also of one that was just submitted
-            last, expected = forgotten(last), self._doubt_expected()
-            with self._expected_lock:
-                self._read_alone.clear()
+            self._state.doubt_expected()
+            last, expected = forgotten(last), self._state.expected
+            self._state.begin_poll()
             began = self._clock.monotonic()
             job_answers = self._job_reader.read(last, expected, began, leads=self._leads())
             if job_answers.reused is not None:
                 raise SlurmUnavailableError(f"job {job_answers.reused} became another job twice within one poll")
         self._backlog, self._list_seconds = job_answers.backlog, job_answers.list_seconds
         answers = self._node_reader.add(job_answers.answers)
-        # under the lock, so that the published snapshot contains every job added meanwhile
-        with self._expected_lock:
-            merged = merge(last, answers, self._expected, self._cluster)
-            merged = carried(merged, self._state, self._read_alone)
-            self._merges += 1
-            self._state = replace(merged, changed_at=job_answers.moment)
-            # a job that was submitted after the request for the list is in neither, and stays expected
-            for job_id in [*merged.listed, *answers.unknown]:
-                self._expected.pop(job_id, None)
+        merged = self._state.merge_poll(last, answers, self._cluster, job_answers.moment)
         self._progress.record(merged.snapshot, len(merged.listed), len(answers.states))
         return merged.snapshot
-
-    def _merge_alone(self, answers: Answers) -> int | None:
-        """Add the answers of a poll without a witness to the snapshot; return a job id that was used again."""
-        with self._expected_lock:
-            merged = merge_some(self._state, self._expected, answers, self._read_alone)
-            if isinstance(merged, PollState):
-                self._state, self._merges = merged, self._merges + len(answers.details)
-        return None if isinstance(merged, PollState) else merged
-
-    def _doubt_expected(self) -> dict[int, Expected]:
-        """Check the comment of every job submitted so far: slurmctld may have lost it, and assigned its id again."""
-        with self._expected_lock:
-            self._expected = {
-                job_id: replace(expectation, sure=False) for job_id, expectation in self._expected.items()
-            }
-            return dict(self._expected)
