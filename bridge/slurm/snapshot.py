@@ -77,8 +77,7 @@ class Poller:
         jobs_on_pods: JobsOnPods | None = None,
         start: Start = in_thread,
     ) -> None:
-        self._leads = leads
-        self._client, self._cluster, self._settings = client, cluster, config.slurm
+        self._client, self._cluster, self._settings, self._leads = client, cluster, config.slurm, leads
         self._clock = clock or SystemClock()
         self._backoff = Backoff(first=config.slurm.poll_busy, limit=10)
         self._state = SharedState(self._clock)
@@ -93,9 +92,8 @@ class Poller:
         self._node_reader = NodeReader(client, self._clock)
         lists = StateLists(client, self._clock, jobs_on_pods, start)
         self._job_reader = JobReader(client, config.slurm.detail_budget, self._clock, lists)
-        self._list_seconds, self._backlog = 0.0, False
+        self._list_seconds, self._backlog, self._failures = 0.0, False, 0
         self._progress = Progress(self._clock)
-        self._failures = 0
         SNAPSHOT_AGE.set_function(self.age)
 
     # --- for any thread -----------------------------------------------------------------------------------------------

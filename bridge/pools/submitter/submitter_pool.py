@@ -7,16 +7,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bridge.clock import Clock
-from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pod
 from bridge.pools.submitter import snapshot_pages, submission
+from bridge.pools.submitter.announced_pool import AnnouncedPool
 from bridge.pools.submitter.job_view import JobView
-from bridge.pools.submitter.received_announcements import ReceivedAnnouncements
-from bridge.pools.submitter.received_buildconfigs import ReceivedBuildConfigs
 from bridge.pools.submitter.request_schedule import RequestSchedule
 from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions, Connection, Session
 from bridge.protocol.model.usage import MOST_JOBS, JobUsage
@@ -44,7 +42,6 @@ from bridge.protocol.nats.request_table import (
     SubmitterClient,
 )
 from bridge.script import build
-from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from bridge.script.volume_files import CurrentFiles
 
@@ -55,7 +52,7 @@ LATE = 5.0
 Changed = Callable[[str], None]
 
 
-class SubmitterPool:
+class SubmitterPool(AnnouncedPool):
     """One pool; implements :class:`bridge.pools.pool_interface.Pool`. Made by
     :class:`bridge.pools.submitter.nats_registry.NatsPools`.
 
@@ -75,7 +72,7 @@ class SubmitterPool:
         clock: Clock,
         submit_timeout: float = SUBMIT.timeout,
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self.lists = self.folders = self.holds = self.refreshes = self
         self._owner = owner
         self._submit_timeout = submit_timeout
@@ -83,21 +80,10 @@ class SubmitterPool:
         self._clock = clock
         self._lock = threading.Lock()
         self._view = JobView()
-        self._announcements = ReceivedAnnouncements()
-        self._configs = ReceivedBuildConfigs(name)
         self._subscribers: list[Changed] = []
         self._schedule = RequestSchedule(name)
 
     # --- interface of a pool ------------------------------------------------------------------------------------------
-    @property
-    def folder(self) -> str:
-        """Id of the site's folder that holds the pool's jobs; empty before the first announcement."""
-        return self._announcements.folder or ""
-
-    def announcements(self) -> Mapping[str, tuple[Announce, float]]:
-        """Return the last announcement for each folder id, and the monotonic time at which it arrived."""
-        return self._announcements.by_folder
-
     def choose(self, folder: str) -> None:
         """Use the jobs of this folder from now on, and discard the state of any other folder."""
         with self._lock:
@@ -109,66 +95,21 @@ class SubmitterPool:
             self._schedule.want_snapshot()
         self._notify("")
 
-    def announced(self) -> tuple[Announce, float] | None:
-        """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""
-        return self._announcements.last
-
-    @property
-    def _announce(self) -> Announce | None:
-        announced = self.announced()
-        return announced[0] if announced is not None else None
-
-    @property
-    def gangs(self) -> bool:
-        """Whether the site has announced that it runs the pods of a group as one job."""
-        return bool((announce := self._announce) and announce.gangs)
-
-    @property
-    def heterogeneous_gangs(self) -> bool:
-        """Whether the site has announced that these pods may request different resources."""
-        return bool((announce := self._announce) and announce.heterogeneous_gangs)
-
-    def ready(self) -> Readiness:
-        """Return whether a valid BuildConfig has been received."""
-        announce = self._announce
-        if announce is None:
-            return Readiness("NotAnnounced", "the site has not announced itself", transient=True)
-        if problem := self._configs.problem(announce.digest):
-            return Readiness("BuildConfigUnusable", f"the site's BuildConfig is invalid: {problem}")
-        if self._configs.get(announce.digest) is None:
-            return Readiness("NoBuildConfig", "the site's BuildConfig has not been received", transient=True)
-        return READY
-
-    def buildconfig(self) -> BuildConfig | None:
-        """Return the announced BuildConfig; ``None`` if it has not been received or is invalid."""
-        announce = self._announce
-        return self._configs.get(announce.digest) if announce else None
-
     def prepare(self, pod: Pod) -> Pod:
         """Return the pod as the site gets it; raises ScriptError."""
-        return build.at_site(pod, self._usable_config())
+        return build.at_site(pod, self.usable_config())
 
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
         """Build the script of a prepared pod and submit it."""
         return self._build_and_send(pod, objects, None)
-
-    def allows_race(self) -> bool | None:
-        """Return whether the site accepts jobs that wait for a grant; ``None`` without a BuildConfig."""
-        config = self.buildconfig()
-        return None if config is None else config.limits.allow_race
-
-    def allows_gang_race(self) -> bool | None:
-        """Return whether the site accepts jobs of groups that wait for a grant; ``None`` without a BuildConfig."""
-        announce = self._announce
-        return self.allows_race() and self.gangs and announce is not None and announce.gang_grants
 
     def offer(self, pod: Pod, objects: Objects, wait: float) -> JobStatus:
         """Build a script that waits for its grant, and submit it."""
         return self._build_and_send(pod, objects, wait)
 
     def _build_and_send(self, pod: Pod, objects: Objects, wait: float | None) -> JobStatus:
-        user = announce.user if (announce := self._announce) else None
-        job_submission = build.build(pod, self._usable_config(), objects, self.name, wait, user)
+        user = announce.user if (announce := self.announcement) else None
+        job_submission = build.build(pod, self.usable_config(), objects, self.name, wait, user)
         if job_submission.place is not None and not self.gangs:
             # an older submitter would ignore the place, and run the pod without its group
             raise SiteRefusedError(f"site {self.name} runs no groups of pods", reason="GangsNotSupported")
@@ -182,15 +123,9 @@ class SubmitterPool:
         """Let the waiting script with this ticket begin; ``None`` if the site does not know the job."""
         return self._request_status(GRANT, pod, Grant(ticket=ticket))
 
-    def _usable_config(self) -> BuildConfig:
-        config = self.buildconfig()
-        if config is None:
-            raise SiteDownError(self.ready().message)
-        return config
-
     def send(self, job: str, job_submission: JobSubmission) -> JobStatus:
         """Submit a job whose script is complete."""
-        announce, folder = self._announce, self._announcements.folder
+        announce, folder = self.announcement, self._announcements.folder
         library = announce.library if announce else ""
         status = submission.send(self._client, job, job_submission, library, self._submit_timeout)
         with self._lock:
@@ -242,7 +177,7 @@ class SubmitterPool:
     @property
     def sessions(self) -> Callable[[Pod, CommandOptions], Session] | None:
         """Runs a command in a container of a running job, if the site has announced that it does."""
-        return self._open_session if (announce := self._announce) and announce.commands else None
+        return self._open_session if (announce := self.announcement) and announce.commands else None
 
     def _open_session(self, pod: Pod, options: CommandOptions) -> Session:
         return self._client.open_session(pod["metadata"]["uid"], options)
@@ -250,8 +185,7 @@ class SubmitterPool:
     @property
     def usage(self) -> Callable[[Sequence[str]], list[JobUsage]] | None:
         """Returns what the site has measured of jobs, if it has announced that it does."""
-        announced = self.announced()
-        return self._request_usage if announced is not None and announced[0].usage else None
+        return self._request_usage if (announce := self.announcement) and announce.usage else None
 
     def _request_usage(self, jobs: Sequence[str]) -> list[JobUsage]:
         portions = [jobs[at : at + MOST_JOBS] for at in range(0, len(jobs), MOST_JOBS)]
@@ -261,8 +195,7 @@ class SubmitterPool:
     @property
     def connections(self) -> Callable[[Pod, int], Connection] | None:
         """Connects to a port of a running pod, if the site has announced that it does."""
-        announced = self.announced()
-        return self._connect if announced is not None and announced[0].ports else None
+        return self._connect if (announce := self.announcement) and announce.ports else None
 
     def _connect(self, pod: Pod, port: int) -> Connection:
         return self._client.connect(pod["metadata"]["uid"], port)
@@ -273,7 +206,7 @@ class SubmitterPool:
 
     def current_files(self, pod: Pod, objects: Objects) -> CurrentFiles:
         """Return the present files of a prepared pod's volumes, as far as the objects are known."""
-        return build.current_files(pod, self._usable_config(), objects, self.name)
+        return build.current_files(pod, self.usable_config(), objects, self.name)
 
     def refresh(self, pod: Pod, files: Sequence[VolumeFile], volumes: Mapping[str, Sequence[str]]) -> None:
         """Replace files in the volumes of a job, in requests of a limited size. The last one removes other files.
