@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import debian, gang_manifests, gangs, kuberay, kueue_manifests, places, trainer
+from cluster import debian, gang_manifests, gangs, kuberay, kueue_manifests, metrics_server, places, trainer
 from cluster.errors import ClusterError
 from cluster.steps import locked, run_long, say
 
@@ -123,6 +123,14 @@ KUBERAY = GoModule(
     after=lambda tools: kuberay.take(tools, kuberay_manifests_folder()),
 )
 """KubeRay (see :mod:`cluster.kuberay`). It takes half a minute after Kueue, which has the same libraries."""
+METRICS_SERVER = GoModule(
+    "metrics-server",
+    "metrics-server",
+    4,
+    {"metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server"},
+    after=metrics_server.take,
+)
+"""metrics-server (see :mod:`cluster.metrics_server`)."""
 JAEGER = GoModule("jaeger", "Jaeger", 3, {"jaeger": "github.com/jaegertracing/jaeger/cmd/jaeger"})
 """A collector of traces (see :mod:`cluster.jaeger`)."""
 ACTIONLINT = GoModule("actionlint", "actionlint", 0.5, {"actionlint": "github.com/rhysd/actionlint/cmd/actionlint"})

@@ -47,9 +47,5 @@ def test_cpu_time_and_memory_of_each_container(ordinary: Any) -> None:
     assert 1 <= use["main"].cpu < 3 and 1 <= use["parent"].cpu < 3
     assert 0 < use["idle"].cpu < 1
     assert abs(first.at - time.time()) < 3
-    second = asked(job)
-    # however often somebody asks
-    assert 4.9 <= second.at - first.at < 9
-    assert [each.cpu for each in second.containers] == pytest.approx([each.cpu for each in first.containers], abs=0.1)
     job.ask_to_stop(0)
     assert job.wait() == 1
