@@ -43,6 +43,8 @@ from bridge.protocol.nats.messages import (
     Status,
     SubmitMessage,
     SubmittedMessage,
+    UsageAnswer,
+    UsageRequest,
 )
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_server import StreamClosed, Write
@@ -264,6 +266,9 @@ class Site:
         if job not in self.jobs:
             raise SiteRefusedError(f"job {job} is not here", reason="NotFound", hint="look elsewhere")
         return Empty()
+
+    def usage(self, owner: str, job: str, request: UsageRequest) -> UsageAnswer:
+        return UsageAnswer(jobs=())
 
     def announce(self) -> Announce:
         return Announce(
