@@ -29,7 +29,7 @@ $(awk '{name = $1; $1 = ""; printf "  %-11s%s\n", name, $0}' <<<"$part_lines")
 Options for pytest:
   --keep    keep clusters running, so that the next run of the same tests starts in seconds; stop them with
             ./hack/down.sh --tests
-  --kills N number of kills of tests/chaos/test_storm.py
+  --kills N number of kills of tests/chaos/test_storm.py and test_pools.py
 
 With PODBRIDGE_TEST_TIMES=FOLDER, each suite writes a table of the seconds and CPU seconds of its files to FOLDER.
 

@@ -50,7 +50,7 @@ FIRST = (
 def pytest_addoption(parser):
     """Add the options that ``./hack/test.sh --help`` describes."""
     parser.addoption("--long", metavar="PART", default="", choices=["", *parts.PARTS], help="a part of a long run")
-    parser.addoption("--kills", type=int, default=0, help="number of kills of tests/chaos/test_storm.py")
+    parser.addoption("--kills", type=int, default=0, help="kills of test_storm.py and test_pools.py")
     parser.addoption("--update-golden", action="store_true", default=False, help="write golden files")
     parser.addoption("--keep", action="store_true", default=False, help="keep clusters running for the next run")
 

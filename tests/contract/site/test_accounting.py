@@ -48,6 +48,8 @@ JOBS: dict[str, tuple[str, ...]] = {
     "cancelled waiting": ("true", "--begin=now+1hour"),
     "late": ("sleep 300", "--time=1"),
     "on a bad node": ("sleep 300", "--nodelist=node-1"),
+    "failed, two components": ("exit 3", "--nodelist=node-0", ":", "--nodelist=node-1"),
+    "a component on a bad node": ("sleep 300", "--nodelist=node-0", ":", "--nodelist=node-1"),
     "requeued": ('[ "$SLURM_RESTART_COUNT" ] && exit 5; sleep 300', "--requeue"),
     "running": ("sleep 300",),
     "somebody else's": ("true", "--job-name=other"),
@@ -73,13 +75,15 @@ class Scene:
         return self.cluster.run_slurm(*words)
 
     def sbatch(self, pod: str, command: str, *options: str) -> str:
-        own = ("--parsable", "--no-requeue", "--output=/dev/null", "--mem=10", f"--job-name=pb-{pod}")
-        return self.run("sbatch", *own, *options, f"--wrap={command}").strip()
+        own = ["--parsable", "--no-requeue", "--output=/dev/null", "--mem=10", f"--job-name=pb-{pod}"]
+        more = [word for option in options for word in ([option, *own] if option == ":" else [option])]
+        return self.run("sbatch", *own, f"--wrap={command}", *more).strip()
 
     def state(self, job: str) -> str:
         """What squeue says of a job; nothing once it has forgotten it."""
         words = self.run("squeue", "-h", "--states=all", "-o", "%i %T").split()
-        return dict(zip(words[::2], words[1::2], strict=True)).get(job, "")
+        found = dict(zip(words[::2], words[1::2], strict=True))
+        return found.get(job) or found.get(f"{job}+0", "")
 
     def known(self) -> str:
         """A job of which there is a record."""
@@ -94,12 +98,14 @@ class Scene:
     def hurt(self) -> None:
         """End the jobs that don't end by themselves."""
         ids = self.ids
-        for name in ("cancelled", "late", "on a bad node", "requeued", "running"):
+        for name in ("cancelled", "late", "on a bad node", "a component on a bad node", "requeued", "running"):
             eventually(lambda n=name: self.state(ids[n]) == "RUNNING")  # type: ignore[misc]
         self.run("scancel", ids["cancelled"], ids["cancelled waiting"])
         self.let_time_pass(ids["late"])
         self.run("scontrol", "requeue", ids["requeued"])
         self.fail_node()
+        time.sleep(1)  # the site ends the others after the component
+        self.run("scancel", ids["a component on a bad node"])
         eventually(lambda: self.state(ids["requeued"]) == "PENDING")
         self.run("scontrol", "update", f"jobid={ids['requeued']}", "starttime=now+8")  # its first run must be over
 
@@ -252,6 +258,8 @@ ENDS = {
     "cancelled waiting": {"by_itself": False, "reason": "Cancelled", "host": "", "started_at": None},
     "late": {"by_itself": False, "reason": "DeadlineExceeded"},
     "on a bad node": {"by_itself": False, "reason": "NodeFail", "host": "node-1"},
+    "failed, two components": {"by_itself": True, "exit_code": 3, "reason": "", "host": "node-0"},
+    "a component on a bad node": {"by_itself": False, "reason": "NodeFail", "host": "node-0"},
     "requeued": {"by_itself": True, "exit_code": 5},
 }
 
