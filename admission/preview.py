@@ -30,12 +30,7 @@ class Preview:
 
 
 def preview(
-    pod: Json,
-    inherited: Mapping[str, str],
-    config: Config,
-    rules: Rules,
-    groups: GroupReader,
-    scope: Scope,
+    pod: Json, inherited: Mapping[str, str], config: Config, rules: Rules, groups: GroupReader, scope: Scope
 ) -> Preview:
     """Return what admission would do with a pod; its patch is applied to the pod.
 

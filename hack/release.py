@@ -39,13 +39,7 @@ _NAMED = (
     ),
     *(
         (f"docs/{page}.md", "name of the wheel", _WHEEL)
-        for page in (
-            "admins/releases",
-            "admins/tracing",
-            "sites/plugin",
-            "sites/sites",
-            "users/run-pods",
-        )
+        for page in ("admins/releases", "admins/tracing", "sites/plugin", "sites/sites", "users/run-pods")
     ),
     ("compose.yaml", "tag of the image", _IMAGE),
     ("hack/slurm/Dockerfile", "ARG PODBRIDGE", _IMAGE),

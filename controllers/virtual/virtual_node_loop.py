@@ -54,11 +54,7 @@ class VirtualNodes(Loop):
     """Maintains a virtual node for each pool, and the pods that are bound to it."""
 
     def __init__(
-        self,
-        shared: KubeDependencies,
-        elector: Elector | None,
-        pools: PoolSource,
-        settings: NodeSettings,
+        self, shared: KubeDependencies, elector: Elector | None, pools: PoolSource, settings: NodeSettings
     ) -> None:
         super().__init__("virtual-nodes", (shared.nodes,), elector, 4, shared.clock)
         config, kube, events, clock = shared.config, shared.kube, shared.events, shared.clock

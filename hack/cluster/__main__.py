@@ -164,9 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--slurm", choices=versions, help=f"Slurm's version ({places.DEFAULT_SLURM})")
     start.add_argument("--nodes", type=_count, metavar="N", help="number of nodes (4)")
     start.add_argument(
-        "--kubernetes",
-        choices=list(places.KUBERNETES),
-        help=f"version of the control plane ({places.kubernetes()})",
+        "--kubernetes", choices=list(places.KUBERNETES), help=f"version of the control plane ({places.kubernetes()})"
     )
     start.add_argument(
         "--gangs",

@@ -36,10 +36,7 @@ BROWSER = {
     "fonts": ("trixie", "fonts-dejavu-core", "usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),
 }
 """The same, for tests of the web page."""
-PYTHONS = {
-    "3.13": ("trixie", "python3.13", "usr/bin/python3.13"),
-    "3.14": ("sid", "python3.14", "usr/bin/python3.14"),
-}
+PYTHONS = {"3.13": ("trixie", "python3.13", "usr/bin/python3.13"), "3.14": ("sid", "python3.14", "usr/bin/python3.14")}
 """Versions of Python for the unit tests: suite, package, and a file of the package."""
 _ALL = ADDED | BESIDE_APPTAINER | BROWSER | {f"python{version}": found for version, found in PYTHONS.items()}
 MACHINE = {

@@ -53,10 +53,7 @@ spec:
         command: [sh, -c, "sleep {seconds}"]
         resources: {{requests: {{cpu: "1", memory: 64Mi}}}}
 """
-OVERRIDES = {
-    "queues": {"releaseAfter": 2},
-    "pools": {"silentAfter": 5},
-}
+OVERRIDES = {"queues": {"releaseAfter": 2}, "pools": {"silentAfter": 5}}
 
 
 def jobs(story: str, count: int, seconds: int, *, remote: bool = True) -> str:

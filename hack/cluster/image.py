@@ -125,11 +125,7 @@ def version() -> str:
 
 
 def build(
-    tag: str | None = None,
-    again: bool = False,
-    base: str = BASE,
-    recipe: Recipe = PODBRIDGE,
-    architecture: str = HERE,
+    tag: str | None = None, again: bool = False, base: str = BASE, recipe: Recipe = PODBRIDGE, architecture: str = HERE
 ) -> Image:
     """Return the image of this checkout; build it unless the cache has it, or ``again``.
 

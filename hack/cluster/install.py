@@ -143,10 +143,7 @@ KUBE_SCORE = GoModule("kube-score", "kube-score", 0.5, {"kube-score": "github.co
 
 
 ORACLE = GoModule(
-    "oracle",
-    "Kubernetes' readers of quantities and of CEL",
-    1,
-    {"oracle": "podbridge/hack/tools/oracle"},
+    "oracle", "Kubernetes' readers of quantities and of CEL", 1, {"oracle": "podbridge/hack/tools/oracle"}
 )
 """What Kubernetes' own code makes of a text (see :mod:`cluster.oracle`)."""
 

@@ -34,11 +34,7 @@ def main() -> None:
             browser.open(f"{page.base}map")
             browser.wait(lambda opened: f"{OTHERS} for other jobs" in opened.text(), "the job of others on the map", 60)
             browser.wait(lambda opened: "1 closed" in opened.text(), "the drained node on the map", 60)
-            for file, path in (
-                ("overview.png", ""),
-                ("map.png", "map"),
-                ("pod.png", f"pods/{NAMESPACE}/{waiting}"),
-            ):
+            for file, path in (("overview.png", ""), ("map.png", "map"), ("pod.png", f"pods/{NAMESPACE}/{waiting}")):
                 browser.open(f"{page.base}{path}")
                 browser.screenshot(FOLDER / file)
                 print(FOLDER.relative_to(CHECKOUT) / file)

@@ -46,12 +46,7 @@ class Podbridges:
         return settings
 
     def start(
-        self,
-        args: Sequence[str],
-        name: str,
-        overrides: Mapping[str, Any],
-        env: Mapping[str, str],
-        api: kube.Api | None,
+        self, args: Sequence[str], name: str, overrides: Mapping[str, Any], env: Mapping[str, str], api: kube.Api | None
     ) -> None:
         """Start a hub; with ``api``, wait until it is ready."""
         settings = self.configure(name, overrides)

@@ -73,15 +73,7 @@ RULES: dict[str, dict[str, Any]] = {
     "*.service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
 }
 """The schema of values whose default does not determine it; ``*`` stands for one key."""
-OPEN = (
-    "*Probe",
-    "*.*Probe",
-    "*.strategy",
-    "*.resources",
-    "*.*.resources",
-    "podSecurityContext",
-    "securityContext",
-)
+OPEN = ("*Probe", "*.*Probe", "*.strategy", "*.resources", "*.*.resources", "podSecurityContext", "securityContext")
 """Objects of Kubernetes: further keys are allowed, and the API server checks them."""
 
 

@@ -29,10 +29,7 @@ REASONS = {
         ("JobFound", "the pod's job exists again"),
         ("JobSuspended", "Slurm suspended the pod's job; the containers continue"),
         ("JobResumed", "the pod's job is no longer suspended"),
-        (
-            "InternalError",
-            "(also `PodScheduled=False`) podbridge has a defect for this pod; see its log",
-        ),
+        ("InternalError", "(also `PodScheduled=False`) podbridge has a defect for this pod; see its log"),
         ("Handled", "podbridge handles the pod again"),
     ),
     "Node, Event": (

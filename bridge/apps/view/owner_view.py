@@ -106,9 +106,7 @@ class OwnerView:
     def oldest_waiting(self) -> PodView | None:
         """The pod that waits longest."""
         return min(
-            (reason.oldest for reason in self.reasons),
-            key=lambda view: (view.times.created, view.name),
-            default=None,
+            (reason.oldest for reason in self.reasons), key=lambda view: (view.times.created, view.name), default=None
         )
 
 

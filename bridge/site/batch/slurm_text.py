@@ -271,9 +271,7 @@ def nodes(output: str, partitions: Set[str]) -> list[NodeInfo]:
         total_gres, used_gres = gres_counts(gres), gres_counts(used)
         free_gres = {kind: max(0, count - used_gres.get(kind, 0)) for kind, count in total_gres.items()}
         nodes_by_name[name] = NodeInfo(
-            name,
-            Amount(busy + idle, size, total_gres),
-            Amount(idle, max(0, size - allocated_memory), free_gres),
+            name, Amount(busy + idle, size, total_gres), Amount(idle, max(0, size - allocated_memory), free_gres)
         )
     return list(nodes_by_name.values())
 

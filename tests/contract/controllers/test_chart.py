@@ -225,11 +225,7 @@ def test_token_renew_understands_the_arguments_of_its_cron_job(helm: str) -> Non
         "lifespan": 2592000,
     }
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
-    assert {
-        str(parsed["key_file"].parent),
-        str(parsed["config"].parent),
-        "/etc/podbridge/slurm-tls",
-    } <= mounts
+    assert {str(parsed["key_file"].parent), str(parsed["config"].parent), "/etc/podbridge/slurm-tls"} <= mounts
     policy = the_object("NetworkPolicy", "podbridge-token-renewal", values("colocated"), where)
     (slurm,) = [each for each in policy["spec"]["egress"] if {"port": 6820, "protocol": "TCP"} in each["ports"]]
     assert slurm["to"] == [{"ipBlock": {"cidr": "198.51.100.7/32"}}]

@@ -139,10 +139,7 @@ SHOWN = {
         "unit/controllers/test_kubelet_app.py::test_interlink_2_5_resource_metrics_are_there_and_real",
         "unit/controllers/test_kubelet_app.py::test_interlink_2_5_the_summary_holds_no_invented_number",
     ),
-    "interlink 2.6": (
-        VIRTUAL + "test_service_account_tokens_are_bound_to_the_pod_and_refreshed",
-        CONFORMANCE,
-    ),
+    "interlink 2.6": (VIRTUAL + "test_service_account_tokens_are_bound_to_the_pod_and_refreshed", CONFORMANCE),
     "interlink 2.7": (HERE + "test_interlink_2_7_a_job_that_a_user_wrote_on_the_pod_is_not_believed",),
     "interlink 2.8": ("unit/script/test_references.py::test_annotations_need_the_sites_permission",),
     "interlink 2.9": ("contract/kubelet/test_access.py::test_rights_are_those_of_a_kubelet",),

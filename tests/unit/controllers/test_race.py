@@ -10,11 +10,7 @@ import pytest
 from bridge import names
 from bridge.config.hub import Config
 from bridge.core.job_lifecycle import Lifecycle, State
-from bridge.errors import (
-    KubeUnavailableError,
-    SiteRefusedError,
-    SiteUnknownOutcomeError,
-)
+from bridge.errors import KubeUnavailableError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.protocol.model.jobs import GRANTED, JobStatus
 from bridge.script.buildconfig import BuildConfig
 from bridge.workload import places

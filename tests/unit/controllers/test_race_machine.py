@@ -24,13 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bridge import names
 from bridge.config.hub import Config
-from bridge.errors import (
-    BridgeError,
-    KubeConflictError,
-    KubeUnavailableError,
-    SiteDownError,
-    SiteUnknownOutcomeError,
-)
+from bridge.errors import BridgeError, KubeConflictError, KubeUnavailableError, SiteDownError, SiteUnknownOutcomeError
 from bridge.pools.submitter.job_view import JobView, Part
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.readiness import READY, Readiness

@@ -24,10 +24,6 @@ def test_the_secrets_reach_only_the_step_that_pushes_and_no_command_line():
 
 def test_it_tests_builds_and_pushes_with_the_scripts_of_the_project():
     commands = re.findall(r"\./hack/\S+ \S+", "\n".join(step["run"] for step in JOB["steps"]))
-    assert commands == [
-        "./hack/test.sh --fast",
-        './hack/release.sh "${GITHUB_REF_NAME#v}"',
-        "./hack/release.sh --push",
-    ]
+    assert commands == ["./hack/test.sh --fast", './hack/release.sh "${GITHUB_REF_NAME#v}"', "./hack/release.sh --push"]
     for command in commands:
         assert (places.CHECKOUT / command.split()[0]).exists()

@@ -11,12 +11,7 @@ from bridge.slurm.models import Node
 from bridge.slurm.versions import ApiVersion
 from bridge.workload import eligibility, links
 from scheduler import group_actions, group_decide, rules
-from scheduler.group_states import (
-    NEW,
-    REFUSED,
-    GroupStates,
-    ReportedCondition,
-)
+from scheduler.group_states import NEW, REFUSED, GroupStates, ReportedCondition
 from scheduler.nodes.placement import Placements
 from scheduler.pod_group import of_one
 from tests.builders import node_view, observed, pod, snapshot

@@ -16,11 +16,7 @@ from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob
 from bridge.workload import links
 from scheduler import group_actions, group_decide, member_places, pod_group, rules
 from scheduler.group_index import GroupIndex
-from scheduler.group_states import (
-    GroupState,
-    GroupStates,
-    ReportedCondition,
-)
+from scheduler.group_states import GroupState, GroupStates, ReportedCondition
 from scheduler.nodes.occupancy import Occupancy
 from tests.builders import group, node_view, observed, pod, snapshot
 from tests.fakes.clock import FakeClock

@@ -104,10 +104,7 @@ def test_without_a_pool_that_runs_groups_each_member_goes_on_its_own() -> None:
     for member in members:
         member["metadata"]["annotations"][names.GROUP] = '{"kind":"job","name":"mpi","uid":"o1","size":3,"minimum":3}'
     found = look(members, pool("a", cpu="1"), pool("b", cpu="1"))
-    assert [(bind.pool, bind.members) for bind in found] == [
-        ("a", ((members[0], None),)),
-        ("b", ((members[1], None),)),
-    ]
+    assert [(bind.pool, bind.members) for bind in found] == [("a", ((members[0], None),)), ("b", ((members[1], None),))]
 
 
 def test_a_pool_that_is_silent_or_full_waits_with_its_reason() -> None:

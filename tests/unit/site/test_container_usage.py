@@ -73,8 +73,7 @@ def test_what_cannot_be_asked_is_refused_in_words(world: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"\n", b"nan\n", b"-1\n", b"1 2\n", "\N{ARABIC-INDIC DIGIT ONE}\n".encode(), b"9" * 16, b"\xff\n"],
+    "content", [b"", b"\n", b"nan\n", b"-1\n", b"1 2\n", "\N{ARABIC-INDIC DIGIT ONE}\n".encode(), b"9" * 16, b"\xff\n"]
 )
 def test_a_file_that_a_job_has_changed_is_left_out(content: bytes) -> None:
     assert parse(UID, content) is None

@@ -337,11 +337,7 @@ def test_the_jobs_of_an_array_are_listed_with_their_pods(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("comment", "reason", "by_itself"),
-    [
-        ("Subjob finished", "", True),
-        ("Subjob failed", "", True),
-        ("Subjob terminated", "Cancelled", False),
-    ],
+    [("Subjob finished", "", True), ("Subjob failed", "", True), ("Subjob terminated", "Cancelled", False)],
 )
 @pytest.mark.parametrize("more", [{}, {"job_state": "F", "Exit_status": 1, "substate": 92}])
 def test_a_job_of_an_array_without_a_record_has_the_attributes_of_its_array(

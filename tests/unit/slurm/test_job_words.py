@@ -31,11 +31,7 @@ def test_a_request_has_the_memory_that_slurm_adds():
 
 @pytest.mark.parametrize(
     ("start", "text"),
-    [
-        (0, ""),
-        (NOW + 61, "2026-01-01T00:01:00Z"),
-        (NOW + 365 * 86400, "unknown: the jobs ahead have no time limit"),
-    ],
+    [(0, ""), (NOW + 61, "2026-01-01T00:01:00Z"), (NOW + 365 * 86400, "unknown: the jobs ahead have no time limit")],
 )
 def test_a_start_in_a_year_is_unknown(start, text):
     assert job_words.expected_start(Job(1, frozenset({"PENDING"}), start_time=start), NOW) == text

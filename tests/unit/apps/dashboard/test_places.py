@@ -28,10 +28,7 @@ SUMS = ClusterSums(1_767_225_600.0, 1_767_225_735.0, (BUSY, DRAINED))
 def pool(name="site-a"):
     return {
         "metadata": {"name": name, "labels": {names.POOL_LABEL: name}},
-        "status": {
-            "allocatable": {"cpu": "32", "memory": "64Gi"},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
+        "status": {"allocatable": {"cpu": "32", "memory": "64Gi"}, "conditions": [{"type": "Ready", "status": "True"}]},
     }
 
 

@@ -47,10 +47,7 @@ def test_without_samples_of_the_day_there_is_no_plot():
 
 
 def test_numbers_and_heights():
-    samples = [
-        Sample(int(NOW - 2 * PERIOD), 4, 4, 16, 1, 10, 5, 0),
-        Sample(int(NOW - PERIOD), 8, 0, 16, 2, 0, 2, 3),
-    ]
+    samples = [Sample(int(NOW - 2 * PERIOD), 4, 4, 16, 1, 10, 5, 0), Sample(int(NOW - PERIOD), 8, 0, 16, 2, 0, 2, 3)]
     used, waiting, started, ended = plots.of(samples, NOW)
     assert used.text == "8 by podbridge's pods, 0 by other jobs, of 16"
     assert dict(used.paths)["use"] == "M286.0 60V45.0H287.0V30.0H288.0V60Z"
