@@ -20,11 +20,10 @@ from pathlib import Path
 from bridge import job_ends
 from bridge.errors import BatchError
 from bridge.logs import kv
-from bridge.site.batch import batch_interface, processes
-from bridge.site.batch import local_resources as room
+from bridge.site.batch import batch_interface, local_sessions, processes
 from bridge.site.batch.local_leftovers import Leftovers
 from bridge.site.batch.local_records import Claim, Record, Records
-from bridge.site.batch.local_resources import Local
+from bridge.site.batch.local_resources import Local, measure
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,6 @@ TERM_TIME = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 START_TIME = 10.0
 """Seconds after its start in which a job must create its claim file."""
-MEMORY_SLACK = 64 * 2**20
 GUARD_PERIOD = 2.0
 SWEEP_PERIOD = 60.0
 """Seconds between two removals of old records, which need one look at the disk for each ended job."""
@@ -73,8 +71,7 @@ class LocalBatch(batch_interface.BatchSystem):
         self._waits_since: dict[str, float] = {}
         """Monotonic time since which this process waits for a job's claim file, or for its end after SIGTERM."""
         self._failed: OSError | None = None
-        self._boot = processes.boot_id()
-        self._room = room.measure(config)
+        self._boot, self._room = processes.boot_id(), measure(config)
 
     def pods_per_machine(self, members: int, per_node: int) -> int:
         """Return all: there is one machine."""
@@ -160,21 +157,7 @@ class LocalBatch(batch_interface.BatchSystem):
         """Return the resources of the machine, and what jobs leave of them."""
         with self._lock, _records_needed():
             self._records.read_new()
-            free, name = self._room.beside(self._records.jobs.values()), self._config.gpu_resource
-            waiting = [job for job in self._records.jobs.values() if job.phase == "queued"]
-        total = self._room
-
-        def devices(count: int) -> dict[str, int]:
-            return {name: count} if total.devices else {}
-
-        return batch_interface.Capacity(
-            batch_interface.Amount(total.cpus, total.memory, devices(len(total.devices))),
-            batch_interface.Amount(
-                max(0, free.cpus - sum(job.cpus for job in waiting)),
-                max(0, free.memory - sum(job.memory for job in waiting)),
-                devices(max(0, len(free.devices) - sum(job.gpus for job in waiting))),
-            ),
-        )
+            return self._room.capacity(self._records.jobs.values(), self._config.gpu_resource)
 
     # --- a job's life -------------------------------------------------------------------------------------------------
     def _start_next(self, now: float) -> None:
@@ -231,7 +214,7 @@ class LocalBatch(batch_interface.BatchSystem):
                 if boot == self._boot:
                     claims_to_kill.append(claim)
         with self._one_job():
-            self._kill_sessions(claims_to_kill)  # if this fails, the next poll repeats it
+            local_sessions.kill(claims_to_kill)  # if this fails, the next poll repeats it
             for job, claim in ended_jobs:
                 with self._one_job():
                     self._record_end(job, claim[2])
@@ -319,39 +302,16 @@ class LocalBatch(batch_interface.BatchSystem):
         """Kill jobs that use more memory than they requested."""
         if not self._config.watch_memory:
             return
-        claims: dict[int, Claim] = {}
-        sessions: dict[int, Record] = {}
+        running: dict[int, tuple[Record, Claim]] = {}
         for job in self._records.jobs.values():
             if job.phase == "running" and job.ending_at is None and (claim := self._records.claim(job.id)) is not None:
-                claims[claim[0]] = claim
-                sessions[claim[0]] = job
-        if not sessions:
-            return
-        for pid, session_processes in processes.members(processes.read_all(), sessions).items():
-            job, used = sessions[pid], sum(process.rss for process in session_processes)
-            if used > job.memory * 1.1 + MEMORY_SLACK:
-                message = f"the job was terminated because it used {used} bytes of memory and requested {job.memory}"
-                self._kill_sessions([claims[pid]])
-                with self._one_job():
-                    self._note_ending(
-                        replace(job, ending_at=now, reason=job_ends.OUT_OF_MEMORY.site_reason, message=message)
-                    )
-
-    @staticmethod
-    def _kill_sessions(claims: Collection[Claim]) -> None:
-        """Kill the remaining processes of jobs. The list of all processes is read for this call, and only once."""
-        if not claims:
-            return
-        processes_by_pid = processes.read_all()
-        # if another process has the pid now, the job's session is gone
-        pids = {
-            pid for pid, started, _ in claims if pid not in processes_by_pid or processes_by_pid[pid].started == started
-        }
-        for session in processes.members(processes_by_pid, pids).values():
-            for process in session:
-                if processes.is_running(process.pid, process.started):  # else the pid may be another process's by now
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(process.pid, signal.SIGKILL)
+                running[claim[0]] = (job, claim)
+        for job, claim, used in local_sessions.over_memory(running):
+            message = f"the job was terminated because it used {used} bytes of memory and requested {job.memory}"
+            local_sessions.kill([claim])
+            with self._one_job():
+                reason = job_ends.OUT_OF_MEMORY.site_reason
+                self._note_ending(replace(job, ending_at=now, reason=reason, message=message))
 
     def _end(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from bridge.errors import BatchError
 from bridge.script.settings import SettingsPart
 from bridge.site import cpus
-from bridge.site.batch.batch_interface import Environment
+from bridge.site.batch.batch_interface import Amount, Capacity, Environment
 from bridge.site.batch.local_records import Record
 from bridge.workload import quantity
 
@@ -65,6 +65,22 @@ class MachineResources:
             self.cpus - sum(job.cpus for job in running),
             self.memory - sum(job.memory for job in running),
             [device for device in self.devices if device not in used],
+        )
+
+    def capacity(self, jobs: Collection[Record], gpu_resource: str) -> Capacity:
+        """Return these resources, and what jobs that run or wait leave of them."""
+        free, waiting = self.beside(jobs), [job for job in jobs if job.phase == "queued"]
+
+        def devices(count: int) -> dict[str, int]:
+            return {gpu_resource: count} if self.devices else {}
+
+        return Capacity(
+            Amount(self.cpus, self.memory, devices(len(self.devices))),
+            Amount(
+                max(0, free.cpus - sum(job.cpus for job in waiting)),
+                max(0, free.memory - sum(job.memory for job in waiting)),
+                devices(max(0, len(free.devices) - sum(job.gpus for job in waiting))),
+            ),
         )
 
 
