@@ -34,7 +34,7 @@ from bridge.site.jobs import job_actions, job_script, request_limits, sent_files
 from bridge.site.jobs import job_status as job_status
 from bridge.site.jobs.job_folder import JobFolder
 from bridge.site.jobs.job_record import Cancellation, JobRecord, Meta
-from bridge.site.jobs.ownership import adopted, not_owned
+from bridge.site.jobs.ownership import OwnedJobs, adopted, request_end
 from bridge.site.jobs.site_folder import Folder
 from bridge.site.logs.log_reader import read_log
 from bridge.site.sessions import container_sessions
@@ -70,10 +70,9 @@ class Submitter:
         wake: Callable[[], None],
     ) -> None:
         self._folder, self._batch, self._watcher, self._config, self._clock = folder, batch, watcher, config, clock
-        self._lag, self._wait, self._wake = lag, wait, wake
-        self._batch_list = batch_list
-        self._usage = UsageReader(folder.path, clock, wait)
-        self._ports = PortSessions()
+        self._lag, self._wait, self._wake, self._batch_list = lag, wait, wake, batch_list
+        self._owned = OwnedJobs(folder, watcher.index)
+        self._usage, self._ports = UsageReader(folder.path, clock, wait), PortSessions()
         self._submission = BatchSubmission(folder, batch, config, clock, settle)
         self._gatherer = Gatherer(folder, batch, self._submission, batch_list, config, clock, lag)
         self.arrays = ArraySubmission(folder, batch, self._submission, watcher.index, clock, settle)
@@ -104,9 +103,8 @@ class Submitter:
             else:
                 script = job_script.whole(body.script, self._config())
                 replaced = self._submission.replaced_ids(unused_record or aside_folder.read())
-                meta = replace(
-                    request_limits.admitted(owner, body, self._config(), self._clock.time()), replaced=replaced
-                )
+                meta = request_limits.admitted(owner, body, self._config(), self._clock.time())
+                meta = replace(meta, replaced=replaced)
                 if meta.array:
                     may_be_array = runs_arrays(self._batch, self._config())
                     meta = replace(meta, attempts=0) if may_be_array else replace(meta, array="")
@@ -194,33 +192,18 @@ class Submitter:
             if record is not None:
                 self._submission.find_or_submit(record)
 
-    def _read_owned(self, job_folder: JobFolder, owner: str) -> JobRecord | None:
-        """Read a job; ``None``: there is none, or it cannot be read. Raise SiteRefusedError for another owner's job."""
-        record = job_folder.read()
-        if record is None:
-            # a directory that cannot be read must not open the job to another cluster
-            entry = self._watcher.index.entries.get(job_folder.uid)
-            if entry is not None and entry.record.meta.owner not in ("", owner):
-                raise not_owned(entry.record, owner)
-            return None
-        if record.meta.owner == owner:
-            return record
-        with self._folder.locked(job_folder.uid):
-            record = job_folder.read()
-            return None if record is None else adopted(job_folder, record, owner)
-
     # --- cancel and status --------------------------------------------------------------------------------------------
     @CANCEL.handler
     def cancel(self, owner: str, job: str, body: messages.CancelMessage) -> messages.Status:
         """Cancel a job: notify its script at once; the leader does the rest."""
         job_folder = self._folder.job(job)
-        record = self._read_owned(job_folder, owner)
+        record = self._owned.read(job_folder, owner)
         if body.withdrawn:
             return self._withdraw(job_folder, record, body)
         if record is None:
             self._folder.mark_forgotten(job, owner)
             # again: a submission makes its directory before it checks the marker, so at least one sees the other
-            record = self._read_owned(job_folder, owner)
+            record = self._owned.read(job_folder, owner)
         if record is not None:
             with contextlib.suppress(FileNotFoundError):  # the leader is removing it
                 self._request_end(job_folder, record, body)
@@ -241,15 +224,8 @@ class Submitter:
         return messages.Status(status=self._current_status(job_folder.uid))
 
     def _request_end(self, job_folder: JobFolder, record: JobRecord, body: messages.CancelMessage) -> None:
-        now = self._clock.time()
-        cancellation = Cancellation(now, body.grace, body.forget, body.withdrawn)
-        if (earlier := record.cancel) is not None:
-            cancellation = earlier.merged(cancellation)
-        if cancellation != record.cancel:
-            # before the script is notified: after a kill here, the next leader stops the job
-            job_folder.write_cancel(cancellation)
-        if record.started and not record.final:
-            job_folder.ask_to_stop(body.grace, "Deleted")
+        cancellation = Cancellation(self._clock.time(), body.grace, body.forget, body.withdrawn)
+        request_end(job_folder, record, cancellation)
 
     @GRANT.handler
     def grant(self, owner: str, job: str, body: messages.Grant) -> messages.Status:
@@ -258,7 +234,7 @@ class Submitter:
         Its pod fails if it is killed with a grant on disk, and gets another job if it is killed without one.
         """
         job_folder = self._folder.job(job)
-        record = self._read_owned(job_folder, owner)
+        record = self._owned.read(job_folder, owner)
         if record is not None and record.meta.place is not None:
             if self._gatherer.grant(job, record.meta.place, body.ticket):
                 self._notify_leader(record.meta.place.gang)
@@ -275,7 +251,7 @@ class Submitter:
 
         The leader reads the job again: the submitter that accepted it may have died before it notified the leader.
         """
-        self._read_owned(self._folder.job(job), owner)
+        self._owned.read(self._folder.job(job), owner)
         return messages.Status(status=self._current_status(job))
 
     def _status(self, record: JobRecord) -> JobStatus:
@@ -319,18 +295,11 @@ class Submitter:
     def files(self, owner: str, job: str, body: messages.Files) -> messages.Empty:
         """Replace and remove files of a job's volumes."""
         job_folder = self._folder.job(job)
-        record = self._existing(job_folder, owner)
+        record = self._owned.existing(job_folder, owner)
         # afterwards, the job no longer reads them, and its secrets were removed
         if not record.final and not job_actions.confirmed(record):
             sent_files.replace(job_folder.path, body)
         return messages.Empty()
-
-    def _existing(self, job_folder: JobFolder, owner: str) -> JobRecord:
-        record = self._read_owned(job_folder, owner)
-        if record is None:
-            job_folder.raise_if_unreadable()
-            raise SiteRefusedError(f"no job {job_folder.uid} here", reason="NotFound")
-        return record
 
     @USAGE.handler
     def usage(self, owner: str, _job: str, body: messages.UsageRequest) -> messages.UsageAnswer:
@@ -350,13 +319,13 @@ class Submitter:
     def exec(self, owner: str, job: str, body: messages.Exec) -> Callable[[TwoWay], None]:
         """Return the function that runs a command in a container of a running job."""
         job_folder = self._folder.job(job)
-        record = self._existing(job_folder, owner)
+        record = self._owned.existing(job_folder, owner)
         return container_sessions.open_session(job_folder, record, body, self._batch, self._config())
 
     def connect(self, owner: str, job: str, body: messages.Connect) -> Callable[[TwoWay], None]:
         """Return the function that connects to a port of a running job."""
         job_folder = self._folder.job(job)
-        record = self._existing(job_folder, owner)
+        record = self._owned.existing(job_folder, owner)
         return self._ports.open(job_folder, record, body.port, self._batch, self._config())
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
@@ -372,7 +341,7 @@ class Submitter:
     ) -> Generator[bytes, None, None]:
         """Return the pieces of a log. ``wait`` waits for some seconds and returns whether to stop."""
         job_folder = self._folder.job(job)
-        record = self._existing(job_folder, owner)
+        record = self._owned.existing(job_folder, owner)
 
         def has_ended() -> bool:
             current_record = job_folder.read()
