@@ -25,6 +25,7 @@ _PARTS = (
     "grant",
     "pod",
     "sessions",
+    "channel",
 )
 _DIRECTIVE = "# shellcheck disable=SC20"
 _NEEDLE = 100

@@ -40,7 +40,7 @@ set_up() {
     # what NOW lacks to centiseconds since 1970: a difference of times is as exact as the clock of the machine
     CLOCK_BASE=$((TIME * 100 - NOW))
     read -r BOOT </proc/sys/kernel/random/boot_id
-    mkdir -p state/.new logs run termination volumes scratch control "${NAME[@]/#/work/}" "${RUNTIME_FOLDERS[@]}" || return 1
+    mkdir -p state/.new logs run termination volumes scratch control ${CHANNEL:+control/sessions} "${NAME[@]/#/work/}" "${RUNTIME_FOLDERS[@]}" || return 1
     PAGE=''
     trap 'STOP_BY=${STOP_BY:-signal}' TERM INT
     # not '': containers would inherit that a signal is ignored, but not a trap
@@ -243,6 +243,7 @@ finish() {
     flush
     [[ $SIZE_PID ]] && end_group "$SIZE_PID"
     [[ $USAGE_PID ]] && end_group "$USAGE_PID"
+    end_terminal run/terminal.*
     runtime_end
     unmount_fuse
     remove_scratch
@@ -337,6 +338,7 @@ leftovers() {
         [[ $FUSE_MODE ]] || FUSE_PID[$volume]=''
     done
     unmount_fuse
+    end_terminal run/terminal.*
     runtime_end
     remove_scratch
     drop_secrets

@@ -22,6 +22,7 @@ watch() {
         watch_sizes
     fi
     watch_usage
+    watch_channel
 }
 
 # watch_memory I: MEMORY is in KiB. Resident memory counts shared pages several times, so the proportional count decides.

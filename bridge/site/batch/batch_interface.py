@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -270,6 +271,17 @@ class BatchSystem(ABC):
     @abstractmethod
     def capacity(self) -> Capacity:
         """Measure the resources."""
+
+
+CHANNEL = "PODBRIDGE_CHANNEL"
+"""Variable of jobs whose script starts commands itself, because the batch system starts none in a running job."""
+
+
+def channel(host: str, folder: Path) -> Entrance:
+    """Return how the script of a running job starts a program beside itself."""
+    client = Path(__file__).parents[1] / "sessions" / "channel_client.py"
+    words = (sys.executable, "-I", "-S", str(client), str(folder), host)
+    return Entrance(words, job_environment({}))
 
 
 def job_environment(configured: Mapping[str, str]) -> dict[str, str]:

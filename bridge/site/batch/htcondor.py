@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from pydantic import Field
 
@@ -62,12 +63,13 @@ class CondorBatch(batch_interface.BatchSystem):
     settings = HTCondor
     submit_program = "condor_submit"
     period = 10.0
-    gangs = arrays = True
+    gangs = arrays = enters = True
 
     def __init__(self, config: HTCondor, site: batch_interface.Site) -> None:
         self._config = config
         self._array_files = ArrayFiles(site.folder)
-        self._environment = batch_interface.job_environment(self._config.environment)
+        environment = batch_interface.job_environment(self._config.environment)
+        self._environment = {**environment, batch_interface.CHANNEL: "1"}
         self._commands = Commands(
             self._config.bin_dir, self._config.timeout, command_environment(batch_interface.job_environment({}), KEPT)
         )
@@ -95,6 +97,12 @@ class CondorBatch(batch_interface.BatchSystem):
             unknown=_UNKNOWN,
             later=_LATER,
         )
+
+    def entrance(
+        self, job_id: str, host: str, folder: Path, *, tty: bool = False, component: int | None = None
+    ) -> batch_interface.Entrance:
+        """Return the channel of the job's script: condor_ssh_to_job needs sshd on all machines."""
+        return batch_interface.channel(host, folder)
 
     def most_in_array(self) -> int:
         """Return a size that most schedds allow."""

@@ -17,6 +17,7 @@ from cluster.polling import eventually
 from cluster.views import SEEN_AS
 from tests.contract.site import arrays, gangs
 from tests.contract.site.conftest import Site
+from tests.contract.site.sessions import check_commands
 
 pytestmark = [pytest.mark.real, pytest.mark.long_only]
 
@@ -214,3 +215,7 @@ def test_without_a_dedicated_scheduler_no_group_is_announced_or_waits(site: Any,
     group.submit_all("true")
     assert {end.outcome for end in group.wait("ended")} == {"Succeeded"}
     group.check_nothing_left()
+
+
+def test_the_script_of_a_pod_runs_commands(site: Any) -> None:
+    check_commands(site)
