@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,13 +47,9 @@ def take(tools: Path, folder: Path) -> None:
         there = module_folder(tools, source.module)
         crds += [file.read_text() for file in sorted((there / source.crds).glob("*.yaml"))]
         webhooks[name] = webhook_configurations(there / source.webhooks) if source.webhooks else []
-    aside = folder.with_name(f"{folder.name}.tmp")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    (aside / CRDS).write_text("\n---\n".join(crds))
-    (aside / WEBHOOKS).write_text(json.dumps(webhooks, indent=1) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    aside.replace(folder)
+    with replacing(folder) as aside:
+        (aside / CRDS).write_text("\n---\n".join(crds))
+        (aside / WEBHOOKS).write_text(json.dumps(webhooks, indent=1) + "\n")
 
 
 def webhook_configurations(folder: Path) -> list[dict[str, Any]]:
@@ -87,6 +85,17 @@ def addressed(
     name = f"{controller}-{configuration['metadata']['name']}"
     path = f"/apis/admissionregistration.k8s.io/v1/{kind.lower()}s"
     return path, {**configuration, "metadata": {"name": name}, "webhooks": webhooks}
+
+
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder, which replaces ``folder`` at the end: an interrupted run leaves no half of one."""
+    aside = folder.with_name(f"{folder.name}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    yield aside
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.replace(folder)
 
 
 def module_folder(tools: Path, module: str) -> Path:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from cluster.errors import ClusterError
-from cluster.gang_manifests import WEBHOOKS, module_folder
+from cluster.gang_manifests import WEBHOOKS, module_folder, replacing
 from cluster.processes import run
 
 MODULE = "sigs.k8s.io/kueue"
@@ -24,13 +23,9 @@ def take(tools: Path, folder: Path) -> None:
     webhook configurations.
     """
     components = module_folder(tools, MODULE) / "config" / "components"
-    aside = folder.with_name(f"{folder.name}.tmp")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    (aside / CRDS).write_text(json.dumps(custom_resources(components / "crd")) + "\n")
-    (aside / WEBHOOKS).write_text(json.dumps(webhook_configurations(components / "webhook"), indent=1) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    aside.replace(folder)
+    with replacing(folder) as aside:
+        (aside / CRDS).write_text(json.dumps(custom_resources(components / "crd")) + "\n")
+        (aside / WEBHOOKS).write_text(json.dumps(webhook_configurations(components / "webhook"), indent=1) + "\n")
 
 
 def release(tools: Path, kubectl: Path, image: str) -> list[dict[str, Any]]:

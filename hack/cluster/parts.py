@@ -12,6 +12,7 @@ from typing import Any
 from cluster import debian, gangs, install, kube, kuberay, kueue, places, realnode, shards, slurm, tools, trainer
 from cluster.controllers import ControllerSetup
 from cluster.errors import ClusterError
+from cluster.job_controller import JobController
 from cluster.nats import NatsSetup
 from cluster.options import Options, Record
 from cluster.podbridges import Podbridges
@@ -206,6 +207,12 @@ class Parts:
             ],
         )
 
+    def _job_controller(
+        self, setup: type[JobController], port: int, module: install.GoModule, manifests: Path
+    ) -> JobController:
+        (binary,) = install.binaries(module.packages).values()
+        return setup(self.state / setup.user, port, binary, manifests, self._kube.kubeconfig(setup.user))
+
     @property
     def _controllers(self) -> list[ControllerSetup]:
         """The controllers beside the control plane; their ports are the last but those of the real node."""
@@ -224,26 +231,12 @@ class Parts:
                 )
             )
             port -= trainer.PORTS
-            result.append(
-                trainer.TrainerSetup(
-                    self.state / "trainer",
-                    port,
-                    install.binaries(install.TRAINER.packages)[trainer.TRAINER],
-                    install.trainer_manifests_folder(),
-                    self._kube.kubeconfig(trainer.TrainerSetup.user),
-                )
-            )
+            trainer_folder = install.trainer_manifests_folder()
+            result.append(self._job_controller(trainer.TrainerSetup, port, install.TRAINER, trainer_folder))
         if options.kuberay:
             port -= kuberay.PORTS
-            result.append(
-                kuberay.KubeRaySetup(
-                    self.state / "kuberay",
-                    port,
-                    install.binaries(install.KUBERAY.packages)[kuberay.OPERATOR],
-                    install.kuberay_manifests_folder(),
-                    self._kube.kubeconfig(kuberay.KubeRaySetup.user),
-                )
-            )
+            kuberay_folder = install.kuberay_manifests_folder()
+            result.append(self._job_controller(kuberay.KubeRaySetup, port, install.KUBERAY, kuberay_folder))
         if options.kueue:
             port -= kueue.PORTS
             result.append(

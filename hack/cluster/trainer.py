@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster import gang_manifests, pki
-from cluster.ports import http_status
+from cluster.gang_manifests import CRDS
+from cluster.job_controller import JobController
 
 TRAINER = "trainer-controller"
 NAMESPACE = "kubeflow-system"
 PORTS = 2
 MODULE = "github.com/kubeflow/trainer/v2"
-CRDS = "crds.yaml"
 _CERTIFICATES = Path("/tmp/k8s-webhook-server")
 """Folder above that of the certificate of its webhooks, which cannot be chosen."""
 _OBJECTS: tuple[dict[str, Any], ...] = (
@@ -40,25 +38,12 @@ def take(tools: Path, folder: Path) -> None:
     """Write ``folder/crds.yaml``: the CRDs of the module that ``tools/go.mod`` pins, and what the controller needs."""
     bases = gang_manifests.module_folder(tools, MODULE) / "manifests" / "base" / "crds"
     texts = [file.read_text() for file in sorted(bases.glob("trainer.kubeflow.org_*.yaml"))]
-    aside = folder.with_name(f"{folder.name}.tmp")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    (aside / CRDS).write_text("\n---\n".join([*texts, *map(json.dumps, _OBJECTS)]))
-    shutil.rmtree(folder, ignore_errors=True)
-    aside.replace(folder)
+    with gang_manifests.replacing(folder) as aside:
+        (aside / CRDS).write_text("\n---\n".join([*texts, *map(json.dumps, _OBJECTS)]))
 
 
-@dataclass(frozen=True)
-class TrainerSetup:
-    """The controller in one cluster: its folder, ports and program."""
-
-    folder: Path
-    first_port: int
-    """Ports: webhooks, health."""
-    binary: Path
-    manifests: Path
-    """Folder that :func:`take` has written."""
-    kubeconfig: Path
+class TrainerSetup(JobController):
+    """The controller in one cluster. Ports: health, webhooks. Its webhooks are not registered (see ``_OBJECTS``)."""
 
     user = "trainer"
 
@@ -70,25 +55,8 @@ class TrainerSetup:
 
     def daemons(self) -> dict[str, list[str]]:
         """Return the command line of the controller. It reads its certificate from a fixed path."""
-        options = [f"--webhook-server-port={self.first_port}", f"--health-probe-bind-address={self._health}"]
+        options = [f"--webhook-server-port={self.first_port + 1}", f"--health-probe-bind-address={self.health}"]
         command = shlex.join([str(self.binary), f"--kubeconfig={self.kubeconfig}", *options])
         own = shlex.quote(str(self.folder))
         start = f"mkdir -p {_CERTIFICATES} && mount --bind {own} {_CERTIFICATES} && exec {command}"
         return {TRAINER: ["unshare", "--mount", "sh", "-c", start]}
-
-    def answers(self, name: str) -> bool:
-        """Return whether the controller runs, and has its certificates."""
-        return http_status(f"http://{self._health}/readyz") == 200
-
-    @property
-    def crds(self) -> Path:
-        """Manifest of the CRDs."""
-        return self.manifests / CRDS
-
-    def webhook_objects(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return no webhook configuration (see ``_OBJECTS``)."""
-        return []
-
-    @property
-    def _health(self) -> str:
-        return f"127.0.0.1:{self.first_port + 1}"
