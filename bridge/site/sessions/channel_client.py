@@ -176,7 +176,7 @@ def _exchange(connections: dict[str, socket.socket]) -> int:
         output.start()
     said = b""
     with contextlib.suppress(OSError):
-        while not said.endswith(b"\n") and (data := connections["control"].recv(_LINE)):
+        while not said.endswith(b"\n") and len(said) < _LINE and (data := connections["control"].recv(_LINE)):
             said += data
     ended.set()
     for output in outputs:

@@ -219,3 +219,4 @@ def test_without_a_dedicated_scheduler_no_group_is_announced_or_waits(site: Any,
 
 def test_the_script_of_a_pod_runs_commands(site: Any) -> None:
     check_commands(site)
+    gangs.check_commands(site, {})
