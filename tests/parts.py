@@ -27,13 +27,13 @@ class Part:
 
 
 PARTS: Mapping[str, Part] = {
-    "24.11": Part(30, "all tests on Slurm 24.11"),
+    "24.11": Part(33, "all tests on Slurm 24.11"),
     "22.05": Part(30, "all tests on Slurm 22.05"),
     "kubernetes": Part(30, "end-to-end tests on the other versions of Kubernetes"),
     "kueue": Part(23, "Kueue with more jobs and kills, MultiKueue, and its other version"),
     "kills": Part(40, "a kill after every call and every write, and 100 kills of a storm"),
-    "sites": Part(40, "300 kills of submitters, NATS servers and the hub, and 150 while pods race"),
-    "outages": Part(25, "outages of sites, NATS servers, plugins and the API server; groups at an HTCondor"),
+    "sites": Part(40, "300 kills of daemons of sites, NATS servers and the hub, and 150 while pods race"),
+    "outages": Part(28, "outages of sites, nodes, NATS servers, plugins and the API server; groups at an HTCondor"),
     "install": Part(38, "chart, kind, quick start, release, docs site, traces"),
     "fuzz": Part(30, "fuzzing at full length, and unit tests on other versions of Python"),
 }
