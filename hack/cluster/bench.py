@@ -195,6 +195,8 @@ def _measure(table: Table, state: Path, options: argparse.Namespace) -> None:
         bench_kueue.measure(table, state, options.jobs)
     elif options.nodes:
         drains.measure(table, state, options.nodes)
+    elif options.group:
+        pools_bench.group_alone(table, state, options.group)
     elif options.places:
         bench_places.measure(table, options.places)
     elif options.dashboard:
@@ -219,6 +221,7 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--old-pods", type=int, default=200, help="Pods on Slurm 24.11 with batch placeholders.")
     parser.add_argument("--pools", action="store_true", help="Measure pools instead.")
+    parser.add_argument("--group", type=int, default=0, help="Start a group of this many pods at a plain host instead.")
     parser.add_argument("--interlink", action="store_true", help="Measure the interLink plugin instead.")
     parser.add_argument("--many", type=int, default=10_000, help="Pods at once, with --pools and --dashboard.")
     parser.add_argument("--dashboard", action="store_true", help="Measure the web page with --many pods instead.")

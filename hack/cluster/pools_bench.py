@@ -73,7 +73,7 @@ def way_to_the_site(table: Table, state: Path, pods: int) -> None:
         table.add("d - c", f"{(slow - fast) * 1000:.0f} ms", "to reach: under 100 ms")
         cluster.stop_submitter(bench_site.SLURM)
         arrays(table, cluster)
-        group(table, cluster)
+        group(table, cluster, GROUP)
         session(table, cluster)
 
 
@@ -85,11 +85,20 @@ def arrays(table: Table, cluster: Cluster) -> None:
         table.add(f"(e) {ARRAY} pods as {name}", f"{costs.wall:.1f} s", note)
 
 
-def group(table: Table, cluster: Cluster) -> None:
+def group_alone(table: Table, state: Path, size: int) -> None:
+    """Measure the start of a group several times, and nothing else."""
+    with Cluster(state, slurm=None, kube=False, pools=[bench_site.LOCAL]) as cluster:
+        for _ in range(ROUNDS):
+            group(table, cluster, size)
+
+
+def group(table: Table, cluster: Cluster, size: int) -> None:
     """Measure the start of a group on one machine."""
-    start = bench_site.group_start(cluster, GROUP)
-    note = f"the first: {start.first:.1f} s; to read {GROUP} scripts: {start.parsed:.1f} s; to reach: 2 s"
-    table.add(f"(g) {GROUP} pods of a group, the last starts after", f"{start.last:.1f} s", note)
+    theft = bare.Theft()
+    with theft.watched():
+        start = bench_site.group_start(cluster, size)
+    note = f"the first: {start.first:.1f} s; to read {size} scripts: {start.parsed:.1f} s; to reach: 2 s; {theft}"
+    table.add(f"(g) {size} pods of a group, the last starts after", f"{start.last:.1f} s", note)
 
 
 def session(table: Table, cluster: Cluster) -> None:
