@@ -57,7 +57,7 @@ _OF_PODS = (
     *(_Rule(f"securityContext.{key}", "none") for key in ("sysctls", "windowsOptions", "supplementalGroups")),
 )
 _OF_CONTAINERS = (
-    *(_Rule(key, "false", shown=bool) for key in ("stdin", "tty", "securityContext.privileged")),
+    _Rule("securityContext.privileged", "false", shown=bool),
     _Rule("volumeDevices", "volumeMounts", shown=_first("name")),
     _Rule("restartPolicyRules", "none", shown=lambda _: "rules"),
     _Rule("securityContext.capabilities.add", "none"),

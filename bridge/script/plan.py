@@ -101,7 +101,7 @@ def _container(
         command=_texts(container, "command", field_path, variables),
         args=_texts(container, "args", field_path, variables),
         directory=clean(str(container.get("workingDir") or ""), f"{field_path}.workingDir"),
-        environment={**_hostname(pod), **variables},
+        environment={**_hostname(pod), **({"TERM": "xterm"} if container.get("tty") else {}), **variables},
         fields=fields,
         mounts=mounts.make(container, field_path, pod_volumes, variables, message, written),
         memory=sizing.memory_limit(container, field_path) if config.limits.watch_memory else None,
@@ -114,6 +114,9 @@ def _container(
         else [],
         post_start=probes.action(lifecycle.get("postStart"), f"{field_path}.lifecycle.postStart", ports),
         pre_stop=probes.action(lifecycle.get("preStop"), f"{field_path}.lifecycle.preStop", ports),
+        stdin=bool(container.get("stdin")),
+        stdin_once=bool(container.get("stdinOnce")),
+        tty=bool(container.get("tty")),
     )
 
 

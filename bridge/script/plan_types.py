@@ -40,6 +40,14 @@ class Container:
     probes: list[Probe]
     post_start: Action | None
     pre_stop: Action | None
+    stdin: bool
+    stdin_once: bool
+    tty: bool
+
+    @property
+    def has_console(self) -> bool:
+        """Whether a client can attach to its input or terminal."""
+        return self.stdin or self.tty
 
     @property
     def ways(self) -> set[str]:

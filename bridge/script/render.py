@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
-from bridge.script import library
+from bridge.script import console, library
 from bridge.script.hosts import HOSTFILE, HOSTS_FILE, Hosts
 from bridge.script.plan_types import Container, Plan
 from bridge.script.probes import Action
@@ -15,6 +16,7 @@ from bridge.script.volumes import areas, everything, may_use
 
 _END = "PODBRIDGE_END"
 _OWN_FILES = {HOSTS_FILE: "run/hosts", HOSTFILE: "run/hostfile"}
+_CONSOLE_PROGRAM = Path(console.__file__).read_text("utf-8")
 _BY_PROGRAM = {"https", "grpc"}
 # mkdir succeeds for one process only, also on a shared file system: a second batch job of the pod ends here
 _HEAD = """\
@@ -22,7 +24,7 @@ _HEAD = """\
 umask 077
 case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
 JOB=$PWD
-if [[ ' inside leftovers session connector ' != *" ${1-} "* ]]; then
+if [[ ' inside leftovers session console connector ' != *" ${1-} "* ]]; then
     if ! mkdir started 2>/dev/null; then
         [[ -d started ]]
         exit
@@ -36,8 +38,8 @@ fi
 LOCALE=${LC_ALL-}
 """
 # the output of a session is that of its program
-_QUIET = "if [[ ${1-} == session || ${1-} == connector ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi\n"
-_AS_BEFORE = "if [[ ${1-} == session || ${1-} == connector ]]; then exec >&3 2>&4 3>&- 4>&-; fi\n"
+_QUIET = "if [[ ' session console connector ' == *\" ${1-} \"* ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi\n"
+_AS_BEFORE = "if [[ ' session console connector ' == *\" ${1-} \"* ]]; then exec >&3 2>&4 3>&- 4>&-; fi\n"
 _TAIL = """\
 LC_ALL=C
 case ${1-} in
@@ -46,7 +48,7 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session | connector)
+session | console | connector)
     "$@"
     ;;
 *) main ;;
@@ -94,6 +96,12 @@ def _data(plan: Plan) -> Iterator[str]:
         yield f"RENDEZVOUS_PORT={plan.hosts.port}"
     if plan.hosts.hostfile:
         yield f"HOSTFILE={HOSTFILE}"
+    if any(c.has_console for c in containers):
+        yield array("CONSOLE", ["1" if c.has_console else "" for c in containers])
+        yield array("TERMINAL", ["1" if c.tty else "" for c in containers])
+        yield array("ONCE", ["1" if c.stdin_once else "" for c in containers])
+        yield f"CONSOLE_PROGRAM={word(_CONSOLE_PROGRAM)}"
+        yield library.part("console").rstrip("\n")
     yield from _volumes(plan)
     for name, body in (
         ("command_of", [array("COMMAND", (*c.command, *c.args)) for c in containers]),

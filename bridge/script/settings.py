@@ -142,7 +142,7 @@ class LimitsSection(SettingsPart):
     allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags: options of the submit command.")
     allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec: a script outside of containers.")
     allow_race: bool = Field(False, description="Accept jobs of pods that are queued elsewhere too.")
-    allow_exec: bool = Field(True, description="Run commands in containers: kubectl exec, kubectl cp.")
+    allow_exec: bool = Field(True, description="Run commands in containers: kubectl exec, cp, attach.")
     allow_ports: bool = Field(False, description="Connect to ports of pods: kubectl port-forward.")
     allow_fuse: bool = Field(False, description="Honour fuse.vk.io/: a script that mounts; may run outside.")
     allow_runtime_options: bool = Field(

@@ -97,7 +97,9 @@ CONNECTIONS_CLOSED = Counter(
     "Closed connections of clients: too slow (deadline), too many (number), too much memory (memory).",
     ["reason"],
 )
-RUNNING_COMMANDS = Gauge("podbridge_running_commands", "Commands of kubectl exec that run in pods on pools.")
+RUNNING_COMMANDS = Gauge(
+    "podbridge_running_commands", "Commands of kubectl exec, and clients of attach, in pods on pools."
+)
 COMMANDS = Counter(
     "podbridge_commands_total", "Requests of kubectl exec for pods on pools, by result: started, refused.", ["result"]
 )

@@ -28,14 +28,17 @@ class CommandRequest:
     streams: frozenset[str]
 
 
-def command_request(query: bytes, container: str) -> CommandRequest:
-    """Parse the query of a request. Raises :class:`AnswerError` 400 for a command that cannot run."""
+def command_request(query: bytes, container: str, *, attach: bool = False) -> CommandRequest:
+    """Parse the query of a request. Raises :class:`AnswerError` 400 for a command that cannot run.
+
+    ``attach``: to the container itself, which needs no command.
+    """
     try:
         values = parse_qs(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError as error:
         raise AnswerError(400, "the query is not valid UTF-8") from error
-    command = values.get("command", [])
-    if not command:
+    command = [] if attach else values.get("command", [])
+    if not (command or attach):
         raise AnswerError(400, "a command is required")
     if any("\0" in argument for argument in command):
         raise AnswerError(400, "an argument of the command has a null byte")
@@ -47,7 +50,7 @@ def command_request(query: bytes, container: str) -> CommandRequest:
         raise AnswerError(400, "you must specify at least 1 of stdin, stdout, stderr")
     stdin = STDIN in streams
     streams |= {ERROR, RESIZE} if tty else {ERROR}
-    options = CommandOptions(container=container, command=command, stdin=stdin, tty=tty)
+    options = CommandOptions(container=container, command=command, attach=attach, stdin=stdin, tty=tty)
     return CommandRequest(options, frozenset(streams))
 
 

@@ -37,21 +37,23 @@ class CommandSessions:
     def __init__(self) -> None:
         self._shares = Shares(LIMIT, LIMIT // 8, "sessions", "namespace", "pod")
 
-    def open(self, pod: Pod, pool: Pool, start: Start, container: str, user: str) -> flask.Response:
-        """Start the command of the request; return the answer that connects the client with it.
+    def open(
+        self, pod: Pod, pool: Pool, start: Start, container: str, user: str, *, attach: bool = False
+    ) -> flask.Response:
+        """Start the command of the request, or attach to the container; return the answer that connects the client.
 
         ``start`` is the pool's :attr:`~bridge.pools.pool_interface.Pool.sessions`. Raises :class:`AnswerError` and
         BridgeError if the command has not started.
         """
         try:
-            return self._open(pod, pool, start, container, user)
+            return self._open(pod, pool, start, container, user, attach)
         except (AnswerError, BridgeError):
             COMMANDS.labels("refused").inc()
             raise
 
-    def _open(self, pod: Pod, pool: Pool, start: Start, container: str, user: str) -> flask.Response:
+    def _open(self, pod: Pod, pool: Pool, start: Start, container: str, user: str, attach: bool) -> flask.Response:
         metadata = pod["metadata"]
-        wanted = command_request(flask.request.query_string, container)
+        wanted = command_request(flask.request.query_string, container, attach=attach)
         form = stream_form(flask.request.method, flask.request.headers)
         check_running(pod, pool.job(metadata["uid"]), container)
         with ExitStack() as undo:

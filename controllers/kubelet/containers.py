@@ -76,6 +76,15 @@ def _was_refused(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") == "Failed" and not annotations.get(REMOTE_JOB)
 
 
+def has_console(pod: Object, container: str) -> bool:
+    """Return whether the container has an input or a terminal."""
+    return any(
+        one.get("name") == container and (one.get("stdin") or one.get("tty"))
+        for kind, _ in _LISTS
+        for one in (pod.get("spec") or {}).get(kind) or ()
+    )
+
+
 def names(pod: Object) -> list[str]:
     """Return the names of a pod's containers, then of its init containers."""
     spec = pod.get("spec") or {}

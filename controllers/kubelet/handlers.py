@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,14 @@ from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.pools.pool_interface import Pool
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.model.sessions import CommandOptions, Session
 from bridge.serving.http_error import AnswerError
 from bridge.serving.log_body import log_response, log_shares
 from controllers.kubelet import stats
 from controllers.kubelet.authorization import KubeletAuthorizer
-from controllers.kubelet.command_sessions import CommandSessions
-from controllers.kubelet.containers import check_log
+from controllers.kubelet.command_sessions import CommandSessions, Start
+from controllers.kubelet.containers import check_log, has_console
+from controllers.kubelet.log_session import LogSession
 from controllers.kubelet.port_sessions import PortSessions
 from controllers.kubelet.usage_cache import NOTHING, PoolUse, UsageCache
 
@@ -33,7 +35,7 @@ NOT_POSSIBLE = {
     "exec": "kubectl exec is not possible in pods on pool {pool} yet: see what a container does with kubectl logs, or "
     "have its command write there what you want to know",
     "containerLogs": "kubectl logs is not possible for pods on pool {pool}: its site has no logs of jobs",
-    "attach": "kubectl attach is not possible to pods on pool {pool} yet: use kubectl logs -f",
+    "attach": "kubectl attach is not possible to pods on pool {pool}: its site must have logs and run commands",
     "portForward": "kubectl port-forward is not possible to pods on pool {pool}: its site must allow it "
     "(limits.allow_ports), and have a batch system whose jobs podbridge can enter",
 }
@@ -99,6 +101,16 @@ class KubeletHandlers:
             return _not_possible("exec", pool.name)
         return self._commands.open(pod, pool, start, container, flask.g.user.name)
 
+    def attach(self, namespace: str, name: str, container: str, uid: str | None = None) -> flask.Response:
+        """Answer ``kubectl attach``: to the console of the container if it has one, else to its log."""
+        pod, pool = self._find_incarnation(namespace, name, uid)
+        start = pool.sessions
+        if not has_console(pod, container):
+            start = None if pool.logs is None else _log_start(pool.logs)
+        if start is None:
+            return _not_possible("attach", pool.name)
+        return self._commands.open(pod, pool, start, container, flask.g.user.name, attach=True)
+
     def forward_ports(self, namespace: str, name: str, uid: str | None = None) -> flask.Response:
         """Answer ``kubectl port-forward``."""
         pod, pool = self._find_incarnation(namespace, name, uid)
@@ -112,10 +124,6 @@ class KubeletHandlers:
         if uid not in (None, pod["metadata"]["uid"]):
             raise AnswerError(404, f'pod "{name}" with UID {uid} does not exist')
         return pod, pool
-
-    def not_possible(self, namespace: str, name: str, **_: str) -> flask.Response:
-        """Refuse ``kubectl attach``, and name an alternative."""
-        return _not_possible(flask.request.path.split("/")[1], _node(self._find(namespace, name)[0]))
 
     def _find(self, namespace: str, name: str, method: str = "") -> Located:
         located = self._sources.find(namespace, name)
@@ -199,6 +207,13 @@ class KubeletHandlers:
             return jobs.get(node, {}).get((pod.get("metadata") or {}).get("uid", ""))
 
         return status_of
+
+
+def _log_start(logs: Callable[[Mapping[str, Any], LogOptions], Iterator[bytes]]) -> Start:
+    def start(pod: Mapping[str, Any], options: CommandOptions) -> Session:
+        return LogSession(logs(pod, LogOptions(container=options.container, follow=True, tail=0)))
+
+    return start
 
 
 def _known(located: Located) -> tuple[Mapping[str, Any], Pool]:

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 LOGS_PATH = "/containerLogs/"
 EXEC_PATH = "/exec/"
+ATTACH_PATH = "/attach/"
 PORTS_PATH = "/portForward/"
 
 
@@ -61,7 +62,7 @@ def _add_routes(app: flask.Flask, handlers: KubeletHandlers) -> None:
         )
 
     route(f"{LOGS_PATH}<namespace>/<name>/<container>", handlers.container_logs)
-    for path, handler in ((EXEC_PATH, handlers.run_command), ("/attach/", handlers.not_possible)):
+    for path, handler in ((EXEC_PATH, handlers.run_command), (ATTACH_PATH, handlers.attach)):
         for rule in ("<namespace>/<name>/<container>", "<namespace>/<name>/<uid>/<container>"):
             route(f"{path}{rule}", handler, "GET", "POST")
             route(f"{path}{rule}", handler, websocket=True)  # refused in words; werkzeug would say "bad request"

@@ -21,7 +21,7 @@ from bridge.serving.https import Server
 from bridge.serving.streaming import LIMIT, Streams
 from controllers.kubelet import authentication, authorization
 from controllers.kubelet.handlers import Located, Sources
-from controllers.kubelet.kubelet_app import EXEC_PATH, LOGS_PATH, PORTS_PATH, make_app
+from controllers.kubelet.kubelet_app import ATTACH_PATH, EXEC_PATH, LOGS_PATH, PORTS_PATH, make_app
 from controllers.kubelet.trust import Trust, read_client_ca
 
 log = logging.getLogger(__name__)
@@ -68,10 +68,8 @@ class Kubelet:
             self._certificates, lambda: read_client_ca(quick), _server_names(settings), clock, settings.cert_dir
         )
         # the shares of logs, of commands and of port-forwards have this limit each
-        long = (LOGS_PATH, EXEC_PATH, PORTS_PATH)
-        self._streams = Streams(
-            lambda path: path.startswith(long), limit=len(long) * settings.streams, name="kubelet-stream"
-        )
+        long = (LOGS_PATH, EXEC_PATH, ATTACH_PATH, PORTS_PATH)
+        self._streams = Streams(lambda path: path.startswith(long), limit=3 * settings.streams, name="kubelet-stream")
         self._server = Server(
             make_app(
                 Sources(find, pods, pools),

@@ -20,7 +20,7 @@ _WORD = 32
 """Maximum length of strings that are interned: types, reasons and images repeat, times do not."""
 _WITH_FILES = ("configMap", "secret", "downwardAPI", "projected")
 _MOST_SOURCES = 4096
-_CONTAINER = ("name", "image", "restartPolicy", "resources")
+_CONTAINER = ("name", "image", "restartPolicy", "resources", "stdin", "tty")
 Source = tuple[Any, list[Field]]
 """The source of a volume, and the labels and annotations that it shows."""
 

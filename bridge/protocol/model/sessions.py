@@ -14,10 +14,11 @@ STDIN, STDOUT, STDERR, EXIT, RESIZE = range(5)
 
 
 class CommandOptions(Value):
-    """A command to run in a container, as ``kubectl exec`` requests it."""
+    """A command to run in a container, as ``kubectl exec`` requests it; or ``attach``: its own input and output."""
 
     container: str
-    command: list[str] = Field(min_length=1)
+    command: list[str] = Field([])
+    attach: bool = False
     stdin: bool = False
     tty: bool = False
 

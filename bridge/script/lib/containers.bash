@@ -32,6 +32,7 @@ begin() {
     oom_count
     OOM_BEFORE=$RESULT
     collect "$i"
+    [[ ! ${CONSOLE[i]-} ]] || open_console "$i"
     (
         [[ $WAKE ]] && exec {WAKE}>&-
         trap - TERM INT HUP EXIT
@@ -39,6 +40,8 @@ begin() {
         started_at "$BASHPID"
         printf '%d %d %s\n' "$BASHPID" "$RESULT" "$BOOT" >"run/$name.pid"
         fits_or_cannot "$i"
+        SESSION=(setsid)
+        [[ ! ${CONSOLE[i]-} ]] || use_console "$i"
         runtime_start "$i"
     ) &
     PID[i]=$!

@@ -114,7 +114,7 @@ runtime_start() {
     fetch "$i"
     write_image_config "$name"
     mounts_or_cannot "$i"
-    BEFORE=(setsid)
+    BEFORE=("${SESSION[@]}")
     ((${#SHARED[@]} == 0)) || into_namespace "$i" start
     launch "$i" start
 }

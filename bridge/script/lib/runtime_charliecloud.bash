@@ -32,7 +32,7 @@ runtime_start() {
     write_lines "$i" "run/$name.env" "'"
     write_foreign "$name"
     export PODBRIDGE_ADDRESS=$ADDRESS OWN_UID=$UID OWN_GID=${GROUPS[0]}
-    exec setsid unshare -U -r -m -- "$BASH" "$PWD/job.sh" inside "$i"
+    exec "${SESSION[@]}" unshare -U -r -m -- "$BASH" "$PWD/job.sh" inside "$i"
 }
 
 # The storage of ch-image changes with each pull of a name, so a container uses the archive. ch-convert derives the format

@@ -33,7 +33,7 @@ runtime_start() {
         rm -f "run/$name.sqsh"
     fi
     mounts_or_cannot "$i"
-    BEFORE=(setsid)
+    BEFORE=("${SESSION[@]}")
     ((${#SHARED[@]} == 0)) || into_namespace "$i"
     launch "$i"
 }

@@ -50,7 +50,7 @@ into() {
     user) set -- unshare -U -r -m -- "$BASH" "$PWD/job.sh" inside "$@" ;;
     *) set -- "$BASH" "$PWD/job.sh" inside "$@" ;;
     esac
-    [[ $how == start ]] && set -- setsid "$@"
+    [[ $how == start ]] && set -- "${SESSION[@]}" "$@"
     exec "$@"
 }
 

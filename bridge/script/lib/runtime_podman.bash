@@ -70,7 +70,7 @@ runtime_start() {
     (tell_when_in "$name" "$BASHPID" "$i" &)
     container_name "$i"
     # with --attach, podman passes signals on to the container (--sig-proxy)
-    exec setsid "$RUNTIME" start --attach "$RESULT"
+    exec "${SESSION[@]}" "$RUNTIME" start --attach ${CONSOLE[i]:+--interactive} "$RESULT"
 }
 
 # arguments_of I: sets WORDS to the options of the container, with its mounts, and COMMAND to what stands behind the image.
@@ -88,6 +88,7 @@ arguments_of() {
     done
     # by default, podman makes /tmp, /run and others writable beside --read-only; a kubelet does not
     [[ ${READONLY_ROOT[i]} ]] && WORDS+=(--read-only --read-only-tmpfs=false)
+    [[ ! ${CONSOLE[i]-} ]] || WORDS+=(--interactive ${TERMINAL[i]:+--tty})
     [[ ${DIRECTORY[i]} ]] && WORDS+=(--workdir "${DIRECTORY[i]}")
     [[ ${RUN_AS[i]} != : ]] && WORDS+=(--user "${RUN_AS[i]%:}")
     command_of "$i"

@@ -18,12 +18,15 @@ cannot_enter() {
     exit 126
 }
 
-# session NAME tty|'' FILE WORD...: what job.sh does for kubectl exec, on the machine of the container, while it runs. FILE,
-# if any, gets the exit code.
-session() {
-    local i name=$1 file=$3
-    [[ ! $2 ]] || TTY=1
-    shift 3
+# session NAME tty|'' FILE WORD...: what job.sh does for kubectl exec.
+session() { beside runtime_session "$@"; }
+
+# beside HOW NAME tty|'' FILE WORD...: run a function about a container on its machine, while it runs. FILE, if any, gets the
+# exit code.
+beside() {
+    local i how=$1 name=$2 file=$4
+    [[ ! $3 ]] || TTY=1
+    shift 4
     for i in "${!NAME[@]}"; do
         [[ ${NAME[i]} != "$name" ]] || break
     done
@@ -33,14 +36,14 @@ session() {
     [[ ! $TTY ]] || export TERM=xterm
     umask 022
     if [[ ! $file ]]; then
-        runtime_session "$i" "$@"
+        "$how" "$i" "$@"
         exit
     fi
     end_with "$file" </dev/null >/dev/null 2>&1 &
     trap ':' INT QUIT
     (
         trap - INT QUIT
-        runtime_session "$i" "$@"
+        "$how" "$i" "$@"
     )
     printf '%s\n' "$?" >"$file"
     kill "$!"

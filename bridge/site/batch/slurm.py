@@ -151,6 +151,7 @@ class SlurmBatch(batch_interface.BatchSystem):
             "--mem=0",
             "--cpu-bind=none",
             "--quiet",
+            "--unbuffered",  # otherwise, slurmstepd waits for the end of a line
             f"--chdir={folder}",
         ]
         if component is not None:

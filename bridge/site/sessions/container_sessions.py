@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import secrets
+import time
 from collections.abc import Callable
 
 from bridge.errors import SiteRefusedError
@@ -19,6 +21,8 @@ from bridge.site.jobs.job_folder import JobFolder
 from bridge.site.jobs.job_record import JobRecord
 from bridge.site.sessions import command_process
 
+DRAIN = 10.0
+"""Seconds in which a client receives the last output of a container to which it is attached."""
 FAILED = 126
 """Exit code of a command whose own is not known."""
 
@@ -37,15 +41,23 @@ def open_session(
     require_entrance(batch, record)
     if not _is_running(record, options.container):
         raise _refused(f"container {options.container!r} is not running", "NotRunning")
+    if bool(options.command) is options.attach:
+        raise _refused("command: required, but not to attach", "InvalidRequest")
     if any("\0" in word for word in options.command):
         raise _refused("command: no word may have the character NUL", "InvalidRequest")
     entrance = entrance_of(job_folder, record, batch, tty=options.tty)
     code_file = f"run/session.{secrets.token_hex(8)}" if entrance.reports_failures else ""
-    script = ["bash", str(job_folder.path / "job.sh"), "session", options.container, "tty" * options.tty, code_file]
+    kind, last = ("console", ["1" * options.stdin]) if options.attach else ("session", options.command)
+    script = ["bash", str(job_folder.path / "job.sh"), kind, options.container, "tty" * options.tty, code_file, *last]
+    ended_at = math.inf
 
     def is_over() -> bool:
+        nonlocal ended_at
         current_record = job_folder.read()
-        return current_record is None or not _is_running(current_record, options.container)
+        if current_record is None or not _is_running(current_record, options.container):
+            ended_at = min(ended_at, time.monotonic())
+        # what is attached ends by itself, with the last output
+        return time.monotonic() - ended_at >= (DRAIN if options.attach else 0)
 
     def exit_code(code: int) -> int:
         if not code_file or code:
@@ -59,7 +71,7 @@ def open_session(
     def run(stream: TwoWay) -> None:
         try:
             command_process.run(
-                [*entrance.words, *script, *options.command],
+                [*entrance.words, *script],
                 str(job_folder.path),
                 entrance.environment,
                 stream,

@@ -112,7 +112,6 @@ def test_lists(site: Site) -> None:
     ("command", "word"),
     [
         (("exec", "POD", "--", "ls"), "kubectl exec is not possible in pods on pool pool-one yet"),
-        (("attach", "POD"), "kubectl attach is not possible to pods on pool pool-one yet"),
         (("port-forward", "POD", ":80"), "kubectl port-forward is not possible to pods on pool pool-one"),
         (("cp", "POD:/etc/hosts", "/dev/null"), "kubectl exec is not possible in pods on pool pool-one yet"),
     ],

@@ -115,6 +115,18 @@ def test_the_python_client(site: Site, sessions: LocalSessions, monkeypatch: pyt
     assert (command.read_stdout(), command.read_stderr(), command.returncode) == ("out\n", "err\n", 3)
 
 
+def test_the_log_of_a_container_without_input_is_attached(site: Site, form: str) -> None:
+    name = site.pod()
+    site.write(name, b"before\n")
+    with subprocess.Popen(site.kubectl_command("attach", name), stdout=subprocess.PIPE) as attached:
+        eventually(lambda: site.pool.open == 1)
+        site.write(name, b"from now on\n")
+        assert attached.stdout is not None
+        assert attached.stdout.readline() == b"from now on\n"
+        site.pool.end(site.uid(name), "main")
+        assert attached.wait(20) == 0
+
+
 def test_a_terminal_with_its_size(site: Site, sessions: LocalSessions, form: str) -> None:
     name = site.pod()
     master, slave = pty.openpty()

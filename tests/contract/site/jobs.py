@@ -91,7 +91,7 @@ def built(site: Any, job: str, command: str, **more: Any) -> str:
     container = {"name": "main", "image": "none", "command": ["sh", "-c", command], **more}
     metadata = {"namespace": "default", "name": "pod", "uid": job}
     config = BuildConfig.model_validate({"runtime": {"kind": "none"}})
-    pod = {"metadata": metadata, "spec": {"containers": [container]}}
+    pod = {"metadata": metadata, "spec": {"restartPolicy": "Never", "containers": [container]}}
     return build(pod, config, Objects({}, {}, {}), site.pool).script
 
 

@@ -253,6 +253,7 @@ def test_a_log_of_a_container_that_has_ended(served: Served) -> None:
     ],
 )
 def test_what_is_not_possible_yet_is_501_and_says_what_to_do(served: Served, method: str, path: str, word: str) -> None:
+    served.pods[0]["spec"]["containers"][0]["stdin"] = True
     answer = served.get(path, method=method)
     assert answer.status_code == 501
     status = json.loads(answer.data)
@@ -281,6 +282,7 @@ class Commands:
     def __init__(self, served: Served) -> None:
         self.served = served
         self.sessions: list[MemorySession] = []
+        self.started: list[CommandOptions] = []
         self.problem: BridgeError | None = None
         self.hang_ups: list[Any] = []
         served.pools["one"].sessions = self.start
@@ -288,6 +290,7 @@ class Commands:
     def start(self, pod: Any, options: CommandOptions) -> MemorySession:
         if self.problem is not None:
             raise self.problem
+        self.started.append(options)
         self.sessions.append(MemorySession())
         return self.sessions[-1]
 
@@ -308,6 +311,49 @@ def test_a_command_switches_the_protocol_and_its_session_ends_with_the_answer(se
         assert commands.hang_ups[-1] == session.close
         answer.close()
         assert session.closed
+
+
+ATTACH = "/attach/ns/a/main?input=1&output=1"
+
+
+def test_a_client_is_attached_to_a_console(served: Served) -> None:
+    commands = Commands(served)
+    served.pods[0]["spec"]["containers"][0] |= {"stdin": True, "tty": True}
+    for tty in ("", "&tty=1"):
+        answer = commands.run(ATTACH + tty)
+        assert (answer.status_code, answer.headers["Upgrade"]) == (101, "SPDY/3.1")
+        options = commands.started[-1]
+        assert (options.attach, options.command, options.stdin, options.tty) == (True, [], True, tty != "")
+        answer.close()
+        assert commands.sessions[-1].closed
+
+
+def test_a_client_is_attached_to_the_log_of_a_container_without_a_console(served: Served) -> None:
+    commands = Commands(served)
+    served.pools["one"].write("uid-a", "main", b"before\n")
+    answer = commands.run(ATTACH)
+    assert (answer.status_code, commands.sessions, served.pools["one"].open) == (101, [], 1)
+    (_, options), *_ = served.pools["one"].asked
+    assert (options.follow, options.tail, options.container) == (True, 0, "main")
+    answer.close()
+    assert served.pools["one"].open == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/attach/ns/a/zz?output=1", 404, 'container "zz" not found in pod "a"'),
+        ("/attach/ns/a/side?output=1", 400, '"side" in pod "a" is not running: it has ended'),
+        ("/attach/ns/a/old-uid/main?output=1", 404, "UID old-uid does not exist"),
+        ("/attach/ns/a/main", 400, "you must specify at least 1 of stdin, stdout, stderr"),
+    ],
+)
+def test_what_nobody_is_attached_to(served: Served, path: str, status: int, words: str) -> None:
+    commands = Commands(served)
+    served.pools["one"].runs("uid-a", "ns", "a", running("main"), terminated("side"))
+    answer = commands.run(path)
+    assert (answer.status_code, commands.sessions, served.pools["one"].open) == (status, [], 0)
+    assert words in answer.text
 
 
 def test_commands_have_shares(served: Served) -> None:

@@ -71,7 +71,7 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session | connector)
+session | console | connector)
     "$@"
     ;;
 *) main ;;

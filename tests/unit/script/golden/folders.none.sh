@@ -55,7 +55,7 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session | connector)
+session | console | connector)
     "$@"
     ;;
 *) main ;;

@@ -54,7 +54,7 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session | connector)
+session | console | connector)
     "$@"
     ;;
 *) main ;;

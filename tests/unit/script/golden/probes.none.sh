@@ -72,7 +72,7 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session | connector)
+session | console | connector)
     "$@"
     ;;
 *) main ;;

@@ -58,7 +58,7 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session | connector)
+session | console | connector)
     "$@"
     ;;
 *) main ;;
