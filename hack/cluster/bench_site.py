@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,9 @@ from bridge.script.buildconfig import BuildConfig
 from bridge.script.runtimes import runtime_table as runtimes
 from cluster import bare, bare_nats, bench_pods, nats, nullsite, tools
 from cluster.core import Cluster
+from cluster.errors import ClusterError
 from cluster.polling import eventually
+from cluster.ports import free_block, listening
 
 OWNER = "c1"
 
@@ -245,18 +247,7 @@ class SessionSpeed:
 
 def session_speed(cluster: Cluster, size: int) -> SessionSpeed:
     """Run commands in a container of a plain host: without a terminal, ``size`` bytes of output."""
-    cluster.start_submitter(LOCAL, {"local": {"cpus": 4, "memory": "1Ti"}, "runtime": {"kind": "none"}})
-    pod = copy.deepcopy(bench_pods.pods(1)[0])
-    pod["spec"]["containers"][0]["command"] = ["sleep", "600"]
-    job = str(uuid.uuid4())
-    with hub(cluster, LOCAL) as client:
-        client.call(SUBMIT, job, _submit(pod, BuildConfig.model_validate({"runtime": {"kind": "none"}})))
-
-        def is_running() -> bool:
-            status = client.call(STATUS, job, EMPTY).status
-            return status is not None and any(container.state == "running" for container in status.containers)
-
-        eventually(is_running, "the container runs", 60)
+    with _running(cluster, "sleep", "600") as (client, job):
 
         def run(*command: str, stdin: bool = False) -> NatsSession:
             return client.open_session(job, CommandOptions(container="main", command=list(command), stdin=stdin))
@@ -274,9 +265,57 @@ def session_speed(cluster: Cluster, size: int) -> SessionSpeed:
         began = time.monotonic()
         received = _output(run("head", "-c", str(size), "/dev/zero"))
         rate = received / (time.monotonic() - began - start)
+    return SessionSpeed(p50(echoes), start, rate)
+
+
+@contextmanager
+def _running(cluster: Cluster, *command: str) -> Iterator[tuple[PoolClient, str]]:
+    """Run a pod on a plain host; yield the hub's client, and the UID of the pod."""
+    limits = {"allow_ports": True}
+    cluster.start_submitter(
+        LOCAL, {"local": {"cpus": 4, "memory": "1Ti"}, "runtime": {"kind": "none"}, "limits": limits}
+    )
+    pod = copy.deepcopy(bench_pods.pods(1)[0])
+    pod["spec"]["containers"][0]["command"] = list(command)
+    job = str(uuid.uuid4())
+    with hub(cluster, LOCAL) as client:
+        client.call(SUBMIT, job, _submit(pod, BuildConfig.model_validate({"runtime": {"kind": "none"}})))
+
+        def is_running() -> bool:
+            status = client.call(STATUS, job, EMPTY).status
+            return status is not None and any(container.state == "running" for container in status.containers)
+
+        eventually(is_running, "the container runs", 60)
+        yield client, job
         client.call(CANCEL, job, CancelMessage(grace=0, forget=True))
     cluster.stop_submitter(LOCAL)
-    return SessionSpeed(p50(echoes), start, rate)
+
+
+@dataclass(frozen=True)
+class PortSpeed:
+    """Seconds of one HTTP request with a connection of its own: the first one, and the median of later ones."""
+
+    first: float
+    request: float
+
+
+def port_speed(cluster: Cluster) -> PortSpeed:
+    """Send requests to an HTTP server in a pod on a plain host, through a port that is forwarded."""
+    port = free_block(1)
+    times: list[float] = []
+    with _running(cluster, "python3", "-m", "http.server", "--bind=127.0.0.1", str(port)) as (client, job):
+        eventually(lambda: listening(port), "the server listens", 60)
+        for _ in range(ECHOES):
+            began = time.monotonic()
+            with closing(client.connect(job, port)) as connection:
+                connection.send(b"HEAD / HTTP/1.0\r\n\r\n")
+                answer = b""
+                while data := connection.receive():
+                    answer += data
+            if b" 200 " not in answer:
+                raise ClusterError(f"the server answered {answer[:100]!r}")
+            times.append(time.monotonic() - began)
+    return PortSpeed(times[0], p50(times[1:]))
 
 
 def _output(session: NatsSession) -> int:

@@ -113,6 +113,9 @@ def session(table: Table, cluster: Cluster) -> None:
     ratio = speed.rate / (limit * two_way.CHUNK)
     note = f"bare NATS: {limit * mib:.0f} MiB/s with chunks of {two_way.CHUNK} bytes, {ratio:.2f}; to reach: 0.50"
     table.add("(l) its output", f"{speed.rate / 2**20:.0f} MiB/s", note)
+    port = bench_site.port_speed(cluster)
+    note = f"the first one: {port.first * 1000:.0f} ms; to reach: 30 ms"
+    table.add("(m) an HTTP request to a port of a pod", f"{port.request * 1000:.1f} ms", note)
 
 
 def hub(table: Table, state: Path, pods: int, many: int) -> None:

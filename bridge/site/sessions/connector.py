@@ -149,14 +149,16 @@ def acceptors(port: int, address: str) -> "set[int]":
     for name in ("tcp", "tcp6"):
         try:
             with open("/proc/net/" + name) as file:
-                lines = file.read().splitlines()[1:]
-        except OSError:
+                next(file)
+                for line in file:
+                    words = line.split()
+                    if words[3] != _LISTENING:
+                        break  # the kernel lists them before all others, of which there may be thousands
+                    place, _, number = words[1].partition(":")
+                    if int(number, 16) == port and place in wanted:
+                        inodes.add(int(words[9]))
+        except (OSError, StopIteration):
             continue
-        for line in lines:
-            words = line.split()
-            place, _, number = words[1].partition(":")
-            if words[3] == _LISTENING and int(number, 16) == port and place in wanted:
-                inodes.add(int(words[9]))
     return inodes
 
 
