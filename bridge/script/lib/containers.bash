@@ -65,9 +65,7 @@ cannot() {
 # fits_or_cannot I: Linux starts no program with a longer argument or variable than 32 pages, or with more than ARG_MAX bytes
 # of both; a page is left for what a runtime adds.
 fits_or_cannot() {
-    local k size sum=4096 most all
-    find_page
-    most=$((PAGE * 32768 - 1))
+    local k size sum=4096 most=$((PAGE * 32768 - 1)) all
     command_of "$1"
     variables_of "$1"
     for k in "${!COMMAND[@]}"; do

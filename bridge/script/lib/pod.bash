@@ -41,7 +41,7 @@ set_up() {
     CLOCK_BASE=$((TIME * 100 - NOW))
     read -r BOOT </proc/sys/kernel/random/boot_id
     mkdir -p state/.new logs run termination volumes scratch control ${CHANNEL:+control/sessions} "${NAME[@]/#/work/}" "${RUNTIME_FOLDERS[@]}" || return 1
-    PAGE=''
+    find_page
     trap 'STOP_BY=${STOP_BY:-signal}' TERM INT
     # not '': containers would inherit that a signal is ignored, but not a trap
     trap ':' HUP

@@ -30,7 +30,7 @@ beside() {
     for i in "${!NAME[@]}"; do
         [[ ${NAME[i]} != "$name" ]] || break
     done
-    [[ ${NAME[i]} == "$name" ]] && runs_here "$i" || cannot_enter "container $name does not run on this machine"
+    { [[ ${NAME[i]} == "$name" ]] && runs_here "$i"; } || cannot_enter "container $name does not run on this machine"
     runtime_check >/dev/null || cannot_enter "the container runtime is not usable here: $PROBLEM"
     find_address
     [[ ! $TTY ]] || export TERM=xterm

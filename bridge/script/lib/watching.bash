@@ -31,7 +31,6 @@ watch_memory() {
     runtime_pid "$i"
     root=$RESULT
     [[ $root ]] || return
-    find_page
     family "$root"
     ((RESIDENT * PAGE > MEMORY[i])) || return
     runtime_own "$i"
@@ -85,8 +84,8 @@ proportional() {
 
 # find_page: PAGE is the size of a page in KiB.
 find_page() {
-    [[ ! $PAGE ]] || return 0
     local key value
+    PAGE=''
     while read -r key value _; do
         [[ $key == KernelPageSize: ]] || continue
         PAGE=$value
