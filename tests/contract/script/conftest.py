@@ -86,6 +86,18 @@ class Job:
             extra_groups=[] if self._user is not None else None,
         )
 
+    def beside(self, *words: str) -> "subprocess.Popen[bytes]":
+        """Start what runs beside the script, as a site does, with pipes for its input and output."""
+        return subprocess.Popen(
+            [*self._enter, "bash", str(self.folder / "job.sh"), *words],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment,
+            start_new_session=True,
+        )
+
     def wait(self, timeout: float = 60) -> int:
         assert self._process is not None
         return self._process.wait(timeout)

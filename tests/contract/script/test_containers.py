@@ -1,16 +1,21 @@
 """Pods in real containers: rootless podman, charliecloud and apptainer, as an ordinary user."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
-from bridge.errors import ScriptError
+from bridge.errors import ScriptError, SiteRefusedError
 from bridge.script.references import Objects
+from bridge.site.sessions import connector
+from bridge.site.sessions.command_process import Started
+from bridge.site.sessions.connector_process import Connectors
 from tests.contract.script.conftest import NOBODY
 from tests.contract.script.containers import fixtures
 from tests.contract.script.test_ends import processes_below
@@ -77,6 +82,67 @@ def test_a_command_enters_the_running_container(site):
     assert "a.b=dotted\n" in job.enter("env").stdout
     assert job.enter("no-such-program").returncode in ((1,) if site.kind == "charliecloud" else (126, 127))
     assert job.enter("true", container="other").returncode == 126
+    job.ask_to_stop(0)
+    job.wait()
+
+
+def test_a_client_is_attached_to_a_container(site):
+    text = "[ -t 0 ] && echo terminal $TERM; cat; echo over"
+    spec = spec_of(
+        site.shell(text, stdin=True, stdinOnce=True),
+        site.shell(f"{text}; exit 3", name="with-tty", stdin=True, tty=True),
+    )
+    job = site.job(spec).start()
+    if site.kind == "apptainer":  # its machine has no Python
+        job.wait()
+        assert job.ended()["reason"] == "ContainerCannotRun"
+        assert "stdin and tty need python3" in job.log()
+        return
+    for name in ("main", "with-tty"):
+        job.eventually(lambda name=name: job.state(name).get("state") == "running")
+    client = job.beside("console", "main", "", "", "1")
+    assert client.communicate(b"hello\n", timeout=30) == (b"hello\nover\n", b"")
+    client = job.beside("console", "with-tty", "", "", "1")
+    client.stdin.write(b"hello\n")
+    seen = b""
+    while seen.count(b"hello\r\n") < 2:  # the echo, and what cat writes
+        seen += client.stdout.read(100)
+    client.stdin.write(b"\x04")
+    assert client.communicate(timeout=30)[0].endswith(b"over\r\n")
+    job.wait()
+    assert job.ended("with-tty")["exitCode"] == 3
+    assert job.log("with-tty").splitlines()[0] == "terminal xterm", job.everything()
+
+
+@with_podman
+def test_a_port_in_the_network_of_a_container_is_reached(site):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        spec = spec_of(site.shell(f"cd /etc; exec httpd -f -p 127.0.0.1:{port}"))
+        job = site.job(spec, config={"runtime": {"kind": "podman", "network": "none"}}).start()
+        job.eventually(lambda: job.state("main").get("state") == "running")
+        program = Path(connector.__file__).read_text()
+
+        def start():
+            process = job.beside("connector", program, "alone", "")
+            os.set_blocking(process.stdin.fileno(), False)
+            return Started(process, process.stdin, {process.stdout: 1, process.stderr: 2})
+
+        connectors = Connectors()
+
+        def page():
+            connection = connectors.open("job", start, lambda: not job.state("main"), port)
+            connection.send(b"GET /passwd HTTP/1.0\r\n\r\n")
+            return b"".join(iter(connection.receive, b""))
+
+        def is_served():
+            with contextlib.suppress(SiteRefusedError):
+                return b"root:x:0:0" in page()
+
+        job.eventually(is_served)
+        server.settimeout(0.1)
+        with pytest.raises(TimeoutError):  # the same port of the machine
+            server.accept()
     job.ask_to_stop(0)
     job.wait()
 
