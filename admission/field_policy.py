@@ -17,6 +17,8 @@ from bridge.config import policies
 from bridge.config.policies import FIELDS, NamespacePolicy
 from bridge.workload import slurm_partition
 
+EXPOSE = names.EXPOSE.rpartition("/")[2]
+"""The permission to expose pods whose namespace's policy does not allow it."""
 SCHEDULER = "scheduler"
 """The permission to name podbridge's scheduler in a namespace that is not managed."""
 PARTITION = names.PARTITION.removeprefix(names.JOB_ANNOTATION_PREFIX)
@@ -106,3 +108,10 @@ def scheduler_denied(scheduler: str) -> Denial:
     """Return the denial for a pod that names the scheduler in a namespace that is not managed."""
     problem = f"spec.schedulerName: {scheduler!r} is not allowed: the namespace is not managed by podbridge"
     return Denial(SCHEDULER, problem, "another scheduler, or a managed namespace")
+
+
+def expose_denied(annotations: Mapping[str, str], policy: NamespacePolicy) -> list[Denial]:
+    """List the denial for an exposed pod, if the policy does not allow it."""
+    if policy.expose or names.EXPOSE not in annotations:
+        return []
+    return [Denial(EXPOSE, f"annotation {names.EXPOSE} is not allowed", "no such annotation")]

@@ -13,7 +13,7 @@ from bridge.config.hub import Config
 from bridge.config.policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
-from bridge.workload import groups, pool_selection, resources, shortfall
+from bridge.workload import exposure, groups, pool_selection, resources, shortfall
 from bridge.workload.annotations import JobSettings
 from bridge.workload.devices import extended_claims
 from bridge.workload.groups import InvalidGroupError
@@ -46,6 +46,8 @@ class Rules:
     max_grace: int = 300
     warns_about_memory: bool = False
     """Whether pods that request no memory may get that of a whole node."""
+    exposes: bool = False
+    """Whether Services may reach pods at pools."""
 
 
 def rules_of(config: Config, trusted: Iterable[str] = ()) -> Rules:
@@ -60,6 +62,7 @@ def rules_of(config: Config, trusted: Iterable[str] = ()) -> Rules:
         slurm=bool(config.slurm_rest_api),
         device_classes=config.device_classes,
         max_grace=config.max_grace_period,
+        exposes=bool(config.pools.expose.numbers),
         warns_about_memory=config.defaults.memory_per_cpu is None and not config.exclusive,
     )
 
@@ -138,6 +141,7 @@ def create(
     verdict.invalid += unsupported.requirements(spec, selects)
     verdict.warnings += unsupported.preferences(spec, selects)
     verdict.invalid += pool_rules.invalid(pod, scope.pools)
+    _check_exposure(verdict, pod, rules, scope)
     verdict.forbidden += pool_rules.forbidden(pod, scope.pools)
     if not scope.managed and not scope.policy.may_name_scheduler:
         verdict.denials.append(field_policy.scheduler_denied(rules.scheduler))
@@ -158,6 +162,19 @@ def create(
         verdict.invalid += unsupported.unknown_resources(request.resources, rules.gres)
     verdict.warnings += unsupported.too_big(request.resources, nodes)
     return verdict
+
+
+def _check_exposure(verdict: Verdict, pod: raw_pods.Pod, rules: Rules, scope: Scope) -> None:
+    """Check the exposed ports of a pod."""
+    if not exposure.is_exposed(pod):
+        return
+    try:
+        exposure.ports(pod)
+    except ValueError as error:
+        verdict.invalid.append(str(error))
+    verdict.denials += field_policy.expose_denied(raw_pods.annotations_of(pod), scope.policy)
+    if not rules.exposes and not pool_selection.of(pod).local:
+        verdict.warnings.append(f"annotation {names.EXPOSE} has no effect: pools.expose.ports is not configured")
 
 
 def _check_local(verdict: Verdict, request: _Request, rules: Rules, scope: Scope) -> None:
@@ -223,6 +240,8 @@ def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, s
     # Kubernetes allows a larger node selector of a pod with scheduling gates
     if pool_selection.of(new).local and old["spec"].get("nodeSelector") != new["spec"].get("nodeSelector"):
         _select_partition(verdict, new["spec"], rules, scope)
+    if raw_pods.annotations_of(old).get(names.EXPOSE) != raw_pods.annotations_of(new).get(names.EXPOSE):
+        _check_exposure(verdict, new, rules, scope)
     before, after = _requested(old), _requested(new)
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     if fixed := _fixed(changed, raw_pods.job_id(old)):

@@ -141,6 +141,7 @@ class NamespacePolicy(Section):
     may_name_scheduler: bool = Field(
         False, description="Pods may name podbridge's scheduler in namespaces that are not managed."
     )
+    expose: bool = Field(True, description="Pods at pools may be [exposed](../users/run-pods.md#services).")
     default: DefaultValues = DefaultValues()
     allowed: AllowedValues = AllowedValues()
     max: MaxValues = MaxValues()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, create_model, field_validator, model_validator
+from pydantic import Field, IPvAnyAddress, create_model, field_validator, model_validator
 
 from bridge import names
 from bridge.config.base import Port, Seconds, Section
@@ -119,6 +119,31 @@ class RaceSection(Section):
     wait: Annotated[float, Field(ge=5, le=3600)] = Field(60, description="Time that a started job waits for its grant.")
 
 
+class ExposeSection(Section):
+    """Services reach [exposed pods](../users/run-pods.md#services) by ports of the controllers."""
+
+    ports: Annotated[str, Field(pattern=r"^([0-9]{1,5}-[0-9]{1,5})?$")] = Field(
+        "", description="Range of ports of the controllers, for example `20000-20999`; empty: no pod is exposed."
+    )
+    address: IPvAnyAddress | None = Field(
+        None, description="IP address by which pods and nodes reach the controllers; default: $POD_IP."
+    )
+
+    @field_validator("ports")
+    @classmethod
+    def _range(cls, value: str) -> str:
+        first, _, last = value.partition("-")
+        if value and not 1024 <= int(first) <= int(last) <= 65535:
+            raise ValueError(f"{value} is not allowed; allowed: FIRST-LAST from 1024 to 65535")
+        return value
+
+    @property
+    def numbers(self) -> range:
+        """The ports; empty: no pod is exposed."""
+        first, _, last = self.ports.partition("-")
+        return range(int(first), int(last) + 1) if self.ports else range(0)
+
+
 class _PoolsSection(Section):
     """Pools and their virtual nodes."""
 
@@ -144,6 +169,7 @@ class _PoolsSection(Section):
         {}, description="Weights of pools (default 1), for policy weight and MasterQueues."
     )
     race: RaceSection = RaceSection()
+    expose: ExposeSection = ExposeSection()
     volume_period: Seconds = Field(60, description="Period of reads of a ConfigMap or Secret in a volume at a site.")
     volume_reads: Annotated[float, Field(gt=0, le=1000)] = Field(20, description="Maximum of such reads per second.")
     submit_timeout: Seconds = Field(60, description="Time-out of a submission to a site.")

@@ -41,7 +41,7 @@ _BACKOFF = Backoff(first=0.5, limit=30.0, jitter=0.5)
 
 
 class Cache:
-    """The objects of one kind, optionally of one namespace or field selector. The objects are shared and read-only.
+    """The objects of one kind, optionally those of one namespace or of selectors. They are shared and read-only.
 
     ``prune`` gets each object (already without ``metadata.managedFields``) and returns the part to keep. ``pick``
     selects the objects that :meth:`picked` returns. If ``prune`` raises, the whole object is kept; if ``pick`` raises,
@@ -58,6 +58,7 @@ class Cache:
         pick: Callable[[Object], bool] = lambda _: False,
         namespace: str | None = None,
         field_selector: str = "",
+        label_selector: str = "",
         idle_timeout: float = 60.0,
         clock: Clock = SYSTEM_CLOCK,
         backoff: Backoff = _BACKOFF,
@@ -67,7 +68,8 @@ class Cache:
         self._client = client
         self._path = resource.path(namespace)
         self._prune = prune
-        self._selectors = {"fieldSelector": field_selector} if field_selector else {}
+        selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
+        self._selectors = {key: selector for key, selector in selectors.items() if selector}
         self.idle_timeout = idle_timeout
         self._clock = clock
         self._backoff = backoff

@@ -117,6 +117,16 @@ PORT_CONNECTIONS = Counter(
 PORT_BYTES = Counter(
     "podbridge_port_bytes_total", "Bytes to (in) and from (out) ports by kubectl port-forward.", ["direction"]
 )
+EXPOSED_PORTS = Gauge("podbridge_exposed_ports", "Ports of pods on pools that Services reach.")
+EXPOSED_OPEN = Gauge("podbridge_exposed_open_connections", "Open connections to exposed ports of pods on pools.")
+EXPOSED_CONNECTIONS = Counter(
+    "podbridge_exposed_connections_total",
+    "Connections to exposed ports of pods on pools, by result: opened, refused.",
+    ["result"],
+)
+EXPOSED_BYTES = Counter(
+    "podbridge_exposed_bytes_total", "Bytes to (in) and from (out) exposed ports of pods on pools.", ["direction"]
+)
 CERTIFICATE_EXPIRY = Gauge("podbridge_certificate_expiry_timestamp_seconds", "Expiry time of the serving certificate.")
 SCHEDULER_PODS = Gauge(
     "podbridge_scheduler_pods",

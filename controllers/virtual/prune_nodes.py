@@ -14,7 +14,7 @@ from bridge.script import volume_files
 Object = dict[str, Any]
 Field = tuple[str, str | None]
 
-_ANNOTATIONS = (names.REMOTE_JOB, names.JOB_INTENT, names.GRANT, names.PLACE_IN_JOB, names.TRACEPARENT)
+_ANNOTATIONS = (names.REMOTE_JOB, names.JOB_INTENT, names.GRANT, names.PLACE_IN_JOB, names.TRACEPARENT, names.EXPOSE)
 _SPEC = ("nodeName", "restartPolicy", "terminationGracePeriodSeconds", "readinessGates", "serviceAccountName")
 _WORD = 32
 """Maximum length of strings that are interned: types, reasons and images repeat, times do not."""
@@ -57,11 +57,15 @@ def prune(pod: Object) -> Object:
     reduced_metadata = pick(metadata, IDENTITY)
     annotation_names: tuple[str, ...] = _ANNOTATIONS
     files = [] if ended else [pair for pair in map(_with_files, spec.get("volumes") or ()) if pair is not None]
+    # the selectors of Services, and their names for ports
+    is_exposed = not ended and names.EXPOSE in all_annotations
     if shown := [field for _, fields in files for field in fields]:
         labels = metadata.get("labels") or {}
         if labels := pick(labels, _shown(shown, "labels", labels)):
             reduced_metadata["labels"] = labels
         annotation_names += _shown(shown, "annotations", all_annotations)
+    if is_exposed and "labels" in metadata:
+        reduced_metadata["labels"] = metadata["labels"]
     if annotations := pick(all_annotations, annotation_names):
         reduced_metadata["annotations"] = annotations
     if names.POOL_FINALIZER in (metadata.get("finalizers") or ()):
@@ -69,7 +73,8 @@ def prune(pod: Object) -> Object:
     reduced_spec = pick(spec, _SPEC)
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
-            reduced_spec[kind] = [pick(container, _CONTAINER) for container in spec[kind]]
+            keys = (*_CONTAINER, "ports") if is_exposed else _CONTAINER
+            reduced_spec[kind] = [pick(container, keys) for container in spec[kind]]
     reduced_spec = _shared(reduced_spec)
     if files:
         reduced_spec["volumes"] = [volume for volume, _ in files]

@@ -21,7 +21,7 @@ from bridge.logs import kv
 from bridge.pools.pool_interface import Pool, SiteFolders
 from bridge.pools.registry import PoolSource
 from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
-from bridge.workload import pods, pool_selection
+from bridge.workload import exposure, pods, pool_selection
 from controllers.brakes import Brakes, config_map_path
 from controllers.virtual import site_folder, virtual_node_decide
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
@@ -90,6 +90,8 @@ class VirtualNodes(Loop):
         self._loop_states: dict[str, LoopState] = {}
         self._since = clock.monotonic()
         self._supervisor: Supervisor | None = None
+        self.exposed_changed: Callable[[], object] = lambda: None
+        """Called after each change of a pod with exposed ports."""
 
     @property
     def busy(self) -> bool:
@@ -107,6 +109,12 @@ class VirtualNodes(Loop):
     def pods(self) -> Iterator[Mapping[str, Any]]:
         """Return the pods on all virtual nodes."""
         return itertools.chain.from_iterable(r.cache.items() for r in list(self._records.values()) if r.usable)
+
+    def exposed(self) -> Iterator[tuple[Mapping[str, Any], Pool | None]]:
+        """Return the pods with exposed ports on virtual nodes, each with its pool as :meth:`find`."""
+        for record in list(self._records.values()):
+            if record.usable:
+                yield from ((pod, record.pool) for pod in record.cache.picked().values())
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers. The caller starts the pools."""
@@ -225,8 +233,16 @@ class VirtualNodes(Loop):
         """Start a cache of the pods bound to a new pool, and threads for the requests to its site."""
         assert self._supervisor is not None  # noqa: S101
         threads, selector = self._supervisor.group(), f"spec.nodeName={name}"
-        cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
-        cache.subscribe(lambda _, old, new: self._reconciler.add(name, pods.uid(new if new is not None else old or {})))
+        cache = Cache(
+            self._kube,
+            PODS,
+            name=f"pods-{name}",
+            prune=prune,
+            pick=exposure.is_exposed,
+            field_selector=selector,
+            clock=self.clock,
+        )
+        cache.subscribe(lambda _, old, new: self._pod_changed(name, old, new))
         record = PoolState(name, cache, Workers(f"pool-{name}", self._pool_threads), threads, racers=self._racers)
         self._records[name], self._loop_states[name] = record, LoopState(self.clock.monotonic())
         self._reconciler.add_pool(record)
@@ -238,6 +254,12 @@ class VirtualNodes(Loop):
 
         threads.spawn(f"cache-pods-{name}", watch)
         return record
+
+    def _pod_changed(self, pool: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
+        states = [pod for pod in (new, old) if pod is not None]
+        self._reconciler.add(pool, pods.uid(states[0]))
+        if any(map(exposure.is_exposed, states)):
+            self.exposed_changed()
 
     def _readable_state(self, record: PoolState) -> PoolStatus | None:
         try:

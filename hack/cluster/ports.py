@@ -31,6 +31,13 @@ def free_block(count: int) -> int:
     raise ClusterError(f"no {count} consecutive free ports between {LOWEST} and {HIGHEST}")
 
 
+def own_address() -> str:
+    """Return this machine's address for other machines: no endpoint may have that of the loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
 def listening(port: int) -> bool:
     """Return whether this port of the loopback accepts connections."""
     try:

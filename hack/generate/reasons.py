@@ -21,6 +21,10 @@ REASONS = {
         ("BridgeRejected", "the site cannot run the pod, which has failed"),
         ("BridgeCancelled", "podbridge cancels the job at the site"),
         ("BridgeFilesKept", "files of a volume cannot follow their object"),
+        (
+            "BridgeNotExposed",
+            "[Services](../users/run-pods.md#services) do not reach an exposed port; the message says why",
+        ),
         ("BridgeFailed", "the pod failed at the site"),
         ("BridgeJobLost", "the job no longer exists at the site; the pod has failed"),
     ),

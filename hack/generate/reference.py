@@ -15,7 +15,7 @@ from bridge.config.interlink import InterlinkSection
 from bridge.config.policies import FIELDS, SIZES
 from bridge.config.pool_kind import RestSection
 from bridge.telemetry import metrics  # noqa: F401  (registers the metrics)
-from bridge.workload import pool_selection
+from bridge.workload import exposure, pool_selection
 from bridge.workload.annotations import KEYS, Key
 from bridge.workload.groups import MAX_TOGETHER
 from bridge.workload.kinds.kind_table import GANG_VALUES
@@ -28,6 +28,11 @@ POOL_ANNOTATIONS = (
     (
         names.PLACEMENT,
         f"`{names.RACE}`: the pod waits at several of them at once, see [late binding](../users/late-binding.md)",
+    ),
+    (
+        names.EXPOSE,
+        "TCP ports by which [Services](../users/run-pods.md#services) reach the pod: `8888`, `8888,9000`, or `true` "
+        f"for all declared ones; at most {exposure.MOST}",
     ),
 )
 SITE_ANNOTATIONS = (

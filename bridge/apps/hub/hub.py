@@ -155,7 +155,7 @@ class Hub:
         if "controllers" in electors:
             elector = electors["controllers"]
             if self.config.pools.enabled:
-                loops.append(self._pool_loop(shared, elector, version, cluster))
+                loops += self._pool_loops(shared, elector, version, cluster)
             loops.append(GuardedNodes(shared, elector))
             if self.config.queues.enabled:
                 HubQueues(shared, elector).start(self.supervisor, self.health)
@@ -210,14 +210,14 @@ class Hub:
         spawn("slurm-hints", lambda: dependencies.poller.run_hints(stopping))
         return loops
 
-    def _pool_loop(self, shared: KubeDependencies, elector: Elector | None, version: str, cluster: str) -> Loop:
-        """Create the loop of the virtual nodes, and start the NATS connection and the kubelet API."""
+    def _pool_loops(self, shared: KubeDependencies, elector: Elector | None, version: str, cluster: str) -> list[Loop]:
+        """Create the loops of virtual nodes and exposed pods, and start the NATS connection and the kubelet API."""
         # here, since it imports the clients of all kinds of pools: 16 MiB and a quarter of the time of a start
         from bridge.apps.hub.hub_pools import HubPools
 
         pools = HubPools(shared, elector, self.identity, version, cluster)
         pools.start(self.supervisor, self.health)
-        return pools.loop
+        return pools.loops
 
     def _cache(self, resource: Resource, name: str, prune: Callable[[Object], Object], selector: str = "") -> Cache:
         return Cache(self.kube, resource, name=name, prune=prune, field_selector=selector, clock=self.clock)

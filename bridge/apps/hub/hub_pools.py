@@ -8,12 +8,14 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from bridge.config.hub import Config
-from bridge.control.control_loop import KubeDependencies
+from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.core.threads import Supervisor
 from bridge.kube.lease import Elector
 from bridge.pools import pool_table
 from bridge.pools.registry import PoolContext
 from bridge.serving.health import Health
+from controllers.expose.expose_decide import usable_address
+from controllers.expose.expose_loop import Exposure
 from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
 from controllers.virtual.node_manifest import NodeSettings
 from controllers.virtual.virtual_node_loop import VirtualNodes
@@ -32,6 +34,12 @@ def node_address(config: Config, server: str) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return "127.0.0.1"
+
+
+def endpoint_address(config: Config) -> str | None:
+    """Return this process's IP address for endpoints: ``pools.expose.address`` or ``$POD_IP``; ``None``: none fits."""
+    configured = config.pools.expose.address
+    return usable_address(str(configured) if configured is not None else os.environ.get("POD_IP"))
 
 
 def kubelet_settings(config: Config, address: str) -> KubeletSettings:
@@ -67,9 +75,14 @@ class HubPools:
             self._pools,
             NodeSettings(pools.silent_after, pools.remove_after, address, pools.kubelet_port, version),
         )
+        self.loops: list[Loop] = [self.loop]
+        if pools.expose.numbers:
+            exposure = Exposure(shared, elector, self.loop, endpoint_address(config))
+            self.loop.exposed_changed = exposure.wake
+            self.loops.append(exposure)
 
     def start(self, supervisor: Supervisor, health: Health) -> None:
-        """Start the pools and the kubelet API. The caller starts :attr:`loop` afterwards."""
+        """Start the pools and the kubelet API. The caller starts :attr:`loops` afterwards."""
         self._pools.start(supervisor)
         self._kubelet.start(supervisor)
         # before the loop starts: the port that was bound, if the configured one is 0, goes into each virtual node

@@ -10,14 +10,13 @@ It follows the rules of the kubelet:
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
 from bridge import job_ends
 from bridge.clock import rfc3339
 from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
-from bridge.workload import pods
+from bridge.workload import exposure, pods
 
 Pod = Mapping[str, Any]
 Status = dict[str, Any]
@@ -25,6 +24,11 @@ Status = dict[str, Any]
 UNKNOWN_END = "ContainerStatusUnknown"
 KILLED = 137
 MESSAGE = 1024
+_V6_NOWHERE, _V4_NOWHERE = "100::", "192.0.0.8"
+"""``podIP`` of a pod that Services reach, since clients such as KubeSpawner wait for one: the prefix for discarded
+packets (RFC 6666), the dummy address (RFC 7600). The family is not that of the cluster, so the controllers of
+EndpointSlices and Endpoints ignore it. Other pods have none: that of the machine belongs to something else in the
+cluster."""
 _PLAIN = frozenset({"", "Completed", "Error", "Succeeded", "Failed"})
 """Reasons of a job that add nothing to the exit codes of its containers."""
 
@@ -49,8 +53,8 @@ def pod_status(pod: Pod, job: JobStatus, host_ip: str, now: float) -> Status:
         status["hostIP"], status["hostIPs"] = host_ip, [{"ip": host_ip}]
     if init:
         status["initContainerStatuses"] = init
-    address = _address(job.ip) or last_status.get("podIP")
-    if address:
+    if phase == "Running" and exposure.is_exposed(pod):
+        address = _V4_NOWHERE if ":" in host_ip else _V6_NOWHERE
         status["podIP"], status["podIPs"] = address, [{"ip": address}]
     if phase == "Failed" and job.reason not in _PLAIN:
         status["reason"], status["message"] = job.reason[:128], job.message[:MESSAGE]
@@ -287,12 +291,3 @@ def time_of(seconds: float | None) -> str | None:
     if seconds is None or not 0 < seconds < 1e11:
         return None
     return rfc3339(seconds)
-
-
-def _address(text: str) -> str:
-    """Return the address if others can reach it, otherwise an empty string. The text comes from the site."""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return ""
-    return "" if address.is_loopback or address.is_unspecified or address.is_multicast else str(address)

@@ -15,6 +15,7 @@ OPEN, CLOSED = f"open-{os.getpid()}", f"closed-{os.getpid()}"
 KUBE_SYSTEM = "kube-system"
 EVERYWHERE = (OPEN, CLOSED, KUBE_SYSTEM, "podbridge", "")
 
+SERVICES = (("", "services"), ("discovery.k8s.io", "endpointslices"))
 ADMISSION = {
     ("list", "", "nodes", "", "", ""),
     ("get", "", "namespaces", "", "", CLOSED),
@@ -83,6 +84,8 @@ CONTROLLERS = {
     ("get", "", "secrets", "", OPEN, "s"),
     ("get", "", "configmaps", "", OPEN, "c"),
     ("create", "", "serviceaccounts", "token", OPEN, "default"),
+    *((verb, group, kind, "", "", "") for verb in ("list", "watch") for group, kind in SERVICES),
+    *((verb, "discovery.k8s.io", "endpointslices", "", OPEN, "e") for verb in ("create", "update", "delete")),
 }
 ALL_USERS = {("get", "", "configmaps", "", "podbridge", "podbridge-slurm")}
 MAY = {
@@ -134,6 +137,12 @@ NOBODY = {
     *((verb, "resource.k8s.io", "resourceslices", "", "", "s") for verb in ("create", "update", "delete")),
     *((verb, "vk.io", "masterqueues", "", "", "q") for verb in ("create", "patch", "update", "delete")),
     *((verb, "kueue.x-k8s.io", "workloads", "", CLOSED, "w") for verb in ("create", "patch", "delete")),
+    *((verb, "", "services", "", OPEN, "s") for verb in ("create", "update", "patch", "delete")),
+    *(
+        (verb, "discovery.k8s.io", "endpointslices", "", place, "e")
+        for verb in ("create", "update", "delete")
+        for place in (CLOSED, KUBE_SYSTEM, "podbridge", "")
+    ),
     ("*", "*", "*", "", "", ""),
 }
 

@@ -45,7 +45,7 @@ class Hub:
         nodes = Cache(self.kube, NODES, name="nodes", prune=prune_node)
         self.events = EventRecorder(self.kube, rate=options.get("rate", 100))
         settings = NodeSettings(2.0, options.get("remove_after", 3600.0), "127.0.0.1", 10250, "v1.0.0-podbridge")
-        shared = KubeDependencies(config, self.kube, nodes, self.events, SystemClock())
+        self.shared = shared = KubeDependencies(config, self.kube, nodes, self.events, SystemClock())
         self.loop = VirtualNodes(shared, None, pools, settings)
         self.loop.start(self.supervisor)
         self.supervisor.spawn("nodes", lambda: nodes.run(self.supervisor.stopping))

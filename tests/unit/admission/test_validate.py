@@ -1,3 +1,4 @@
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -295,3 +296,37 @@ def test_a_pod_that_requests_no_memory_is_warned(
     rules = validate.rules_of(Config.model_validate({"schedulerName": "ours", **config}))
     warnings = validate.create(pod({"annotations": annotations}, requests), "alice", rules).warnings
     assert any("requests memory" in text for text in warnings) == told
+
+
+def exposed(text: str | None, **spec: Any) -> dict[str, Any]:
+    annotations = {names.POOLS: "site-a", **({} if text is None else {names.EXPOSE: text})}
+    return pod({"annotations": annotations}, **spec)
+
+
+def test_exposed_ports_are_checked_at_creation_and_change() -> None:
+    rules = replace(RULES, exposes=True)
+    assert validate.create(exposed("8888"), "alice", rules) == validate.Verdict()
+    for verdict in (
+        validate.create(exposed("http"), "alice", rules),
+        validate.update(exposed("80"), exposed("http"), "alice", rules),
+    ):
+        (problem,) = verdict.invalid
+        assert problem.startswith(f"annotation {names.EXPOSE}: 'http' is not allowed; allowed: true")
+    assert validate.update(exposed("http"), exposed("http"), "alice", rules) == validate.Verdict()
+    assert validate.update(exposed("80"), exposed(None), "alice", rules) == validate.Verdict()
+
+
+def test_a_policy_refuses_exposed_ports_without_the_permission() -> None:
+    rules = replace(RULES, exposes=True)
+    scope = Scope(policy=NamespacePolicy.model_validate({"namespaces": ["*"], "expose": False}))
+    for verdict in (
+        validate.create(exposed("80"), "alice", rules, scope=scope),
+        validate.update(exposed(None), exposed("80"), "alice", rules, scope),
+    ):
+        assert [(denial.key, denial.allowed) for denial in verdict.denials] == [("expose", "no such annotation")]
+    assert validate.create(exposed(None), "alice", rules, scope=scope) == validate.Verdict()
+
+
+def test_without_a_range_of_ports_the_annotation_is_warned_about() -> None:
+    body = exposed("80", tolerations=pool_selection.tolerations(["site-a"]))
+    assert "pools.expose.ports is not configured" in validate.create(body, "alice", RULES).warnings[0]

@@ -46,6 +46,18 @@ def test_a_pod_at_its_site_is_small_and_still_enough():
     assert prune(small) == small
 
 
+def test_an_exposed_pod_keeps_what_services_select():
+    whole = pod({names.REMOTE_JOB: "site/7", names.EXPOSE: "true", "other": "x"}, phase="Running")
+    whole["spec"]["containers"][0]["ports"] = [{"name": "http", "containerPort": 80}]
+    small = prune(whole)
+    assert small["metadata"]["labels"] == {"a": "b"}
+    assert small["metadata"]["annotations"] == {names.REMOTE_JOB: "site/7", names.EXPOSE: "true"}
+    assert small["spec"]["containers"][0]["ports"] == [{"name": "http", "containerPort": 80}]
+    assert prune(small) == small
+    whole["status"]["phase"] = "Failed"
+    assert "labels" not in prune(whole)["metadata"]
+
+
 def test_what_volumes_show_stays():
     """A pod at its site keeps the volumes whose files follow objects, with the labels and annotations in them."""
     items = [

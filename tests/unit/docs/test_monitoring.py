@@ -159,7 +159,7 @@ def test_each_defect_and_each_state_that_podbridge_does_not_leave_by_itself_has_
 
 
 BASE_UNITS = ("_seconds", "_bytes", "_info", "_total")
-COUNTS = {"jobs", "commands", "connections", "nodes", "pods", "objects", "flavors", "depth", "waiting"}
+COUNTS = {"jobs", "commands", "connections", "ports", "nodes", "pods", "objects", "flavors", "depth", "waiting"}
 STATES = {"leader", "up", "engaged", "others"}
 
 

@@ -23,6 +23,23 @@ def test_a_nodes_address(monkeypatch, given, pod_ip, server, address):
     assert hub_pools.node_address(found, server) == address
 
 
+@pytest.mark.parametrize(
+    ("given", "pod_ip", "address"),
+    [
+        ("10.1.1.1", "10.2.2.2", "10.1.1.1"),
+        (None, "10.2.2.2", "10.2.2.2"),
+        (None, None, None),
+        ("127.0.0.1", "10.2.2.2", None),
+    ],
+)
+def test_the_address_of_endpoints(monkeypatch, given, pod_ip, address):
+    monkeypatch.delenv("POD_IP", raising=False)
+    if pod_ip:
+        monkeypatch.setenv("POD_IP", pod_ip)
+    found = hub.Config.model_validate({"pools": {"expose": {"address": given}}})
+    assert hub_pools.endpoint_address(found) == address
+
+
 @pytest.mark.parametrize(("address", "host"), [("10.1.1.1", "0.0.0.0"), ("fd00::7", "::")])  # noqa: S104
 def test_the_kubelet_api_listens_on_the_family_of_its_address(address, host):
     settings = hub_pools.kubelet_settings(hub.parse("pools: {kubeletPort: 0}"), address)

@@ -1,0 +1,226 @@
+"""The decisions about exposed pods: which ports need a listener, and which EndpointSlices must exist. Pure.
+
+The slices follow the rules of Kubernetes' own controller: a Service selects a pod by its labels, a port of the Service
+names a port of the pod by number or name, and the conditions of an endpoint come from the pod's. There is one slice for
+each Service and pod, because the ports of two pods differ at the hub's address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.kube.prune import IDENTITY, pick
+from bridge.kube.resources import ENDPOINT_SLICES
+from bridge.workload import exposure, pods
+
+Object = Mapping[str, Any]
+ListenerKey = tuple[str, int]
+"""UID of a pod, and its port."""
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+SERVICE_NAME = "kubernetes.io/service-name"
+_SERVICE = ("selector", "ports", "clusterIP", "type", "publishNotReadyAddresses")
+_SLICE = ("addressType", "endpoints", "ports")
+_LONGEST = 253 - 37
+"""Characters of a Service's name in the name of a slice, before the UID of the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """A running pod with the annotation: its ports, or why it has no listeners."""
+
+    pod: Object
+    ports: tuple[int, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a slice."""
+
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Replace a slice of podbridge's, in this version."""
+
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a slice of podbridge's, in this version."""
+
+    found: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Report in an Event why a Service does not reach the pod."""
+
+    pod: Object
+    text: str
+
+
+Action = Create | Replace | Delete | Report
+
+
+def prune_service(service: dict[str, Any]) -> dict[str, Any]:
+    """Keep what decides about endpoints."""
+    metadata, spec = pick(service["metadata"], IDENTITY), pick(service.get("spec") or {}, _SERVICE)
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def prune_slice(found: dict[str, Any]) -> dict[str, Any]:
+    """Keep what podbridge writes."""
+    metadata = pick(found["metadata"], (*IDENTITY, "labels", "ownerReferences"))
+    return {**_KIND, "metadata": metadata, **pick(found, _SLICE)}
+
+
+def examine(pod: Object, address: str | None, pool: str, forwards: bool) -> Exposed | None:
+    """Return what is to be exposed of a pod with the annotation; ``None`` if it does not run.
+
+    ``forwards``: whether its pool connects to ports.
+    """
+    if (pod.get("status") or {}).get("phase") != "Running":
+        return None
+    if address is None:
+        return Exposed(
+            pod, problem="the controllers have no address for endpoints: set pools.expose.address or $POD_IP"
+        )
+    if not forwards:
+        return Exposed(pod, problem=f"pool {pool} forwards no ports: its site must set limits.allow_ports")
+    try:
+        return Exposed(pod, exposure.ports(pod))
+    except ValueError as error:  # the pod was created without admission
+        return Exposed(pod, problem=str(error))
+
+
+def usable_address(text: str | None) -> str | None:
+    """Return the address if an endpoint may have it; the API server refuses special ones."""
+    try:
+        address = ipaddress.ip_address(text or "")
+    except ValueError:
+        return None
+    is_special = address.is_loopback or address.is_unspecified or address.is_multicast or address.is_link_local
+    return None if is_special else str(address)
+
+
+def used_ports(slices: Iterable[Object]) -> frozenset[int]:
+    """Return the ports of the hub that slices name: another pod must not get them."""
+    return frozenset(port["port"] for found in slices for port in found.get("ports") or () if port.get("port"))
+
+
+def decide(
+    exposed: Sequence[Exposed],
+    services: Iterable[Object],
+    slices: Iterable[Object],
+    listeners: Mapping[ListenerKey, int],
+    address: str | None,
+    manager: str,
+) -> list[Action]:
+    """Return the actions. ``slices`` are those with the label of ``manager``, which podbridge has created."""
+    actions: list[Action] = []
+    wanted: dict[tuple[str, str], dict[str, Any]] = {}
+    by_namespace = defaultdict(list)
+    for service in services:
+        by_namespace[service["metadata"]["namespace"]].append(service)
+    for each in exposed if address is not None else ():
+        for service in by_namespace[each.pod["metadata"]["namespace"]]:
+            if not each.ports or not _selects(service, each.pod):
+                continue
+            name = service["metadata"]["name"]
+            if service["spec"].get("clusterIP") == "None":
+                text = f"Service {name} is headless: its clients would use the pod's port at the address of podbridge"
+                actions.append(Report(each.pod, text))
+            elif ports := _ports(service, each, listeners):
+                body = _slice(service, each.pod, ports, str(address), manager)
+                wanted[body["metadata"]["namespace"], body["metadata"]["name"]] = body
+    for found in slices:
+        metadata = found["metadata"]
+        new = wanted.pop((metadata["namespace"], metadata["name"]), None)
+        if metadata.get("deletionTimestamp"):
+            continue
+        # the type of the addresses cannot be changed
+        if new is None or new["addressType"] != found.get("addressType"):
+            actions.append(Delete(found))
+        elif _content(new) != _content(found):
+            versioned = {**new["metadata"], "resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}
+            actions.append(Replace({**new, "metadata": versioned}))
+    actions += [Create(body) for body in wanted.values()]
+    return actions
+
+
+_KIND = {"apiVersion": ENDPOINT_SLICES.api_version, "kind": "EndpointSlice"}
+
+
+def _content(found: Object) -> tuple[Any, ...]:
+    metadata = found["metadata"]
+    owners = [pick(owner, ("kind", "name", "uid")) for owner in metadata.get("ownerReferences") or ()]
+    return (metadata.get("labels"), owners, *(found.get(key) for key in _SLICE))
+
+
+def _selects(service: Object, pod: Object) -> bool:
+    selector = service["spec"].get("selector")
+    labels = pod["metadata"].get("labels") or {}
+    if not selector or service["spec"].get("type") == "ExternalName":
+        return False
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def _ports(service: Object, exposed: Exposed, listeners: Mapping[ListenerKey, int]) -> list[dict[str, Any]]:
+    uid = pods.uid(exposed.pod)
+    ports = []
+    for port in service["spec"].get("ports") or ():
+        number = _target(port, exposed.pod)
+        if number in exposed.ports and (uid, number) in listeners:
+            entry = {"name": port.get("name", ""), "protocol": "TCP", "port": listeners[uid, number]}
+            ports.append(entry | pick(port, ("appProtocol",)))
+    return ports
+
+
+def _target(port: Object, pod: Object) -> int:
+    """Return the port of the pod that a port of a Service names; 0: none."""
+    if port.get("protocol", "TCP") != "TCP":
+        return 0
+    target = port.get("targetPort") or port["port"]
+    if isinstance(target, int):
+        return target
+    return next((int(each["containerPort"]) for each in exposure.declared(pod) if each.get("name") == target), 0)
+
+
+def _slice(service: Object, pod: Object, ports: list[dict[str, Any]], address: str, manager: str) -> dict[str, Any]:
+    owner, metadata = service["metadata"], pod["metadata"]
+    is_serving, is_terminating = pods.condition(pod, "Ready").get("status") == "True", pods.is_deleted(pod)
+    is_ready = bool(service["spec"].get("publishNotReadyAddresses")) or (is_serving and not is_terminating)
+    endpoint = {
+        "addresses": [address],
+        "conditions": {"ready": is_ready, "serving": is_serving, "terminating": is_terminating},
+        "nodeName": pod["spec"]["nodeName"],
+        "targetRef": {"kind": "Pod", **pick(dict(metadata), ("namespace", "name", "uid"))},
+    }
+    return {
+        **_KIND,
+        "metadata": {
+            "namespace": owner["namespace"],
+            "name": f"{owner['name'][:_LONGEST]}-{metadata['uid']}",
+            "labels": {MANAGED_BY: manager, SERVICE_NAME: owner["name"]},
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Service", "name": owner["name"], "uid": owner["uid"], "controller": True}
+            ],
+        },
+        "addressType": "IPv6" if ":" in address else "IPv4",
+        "endpoints": [endpoint],
+        "ports": ports,
+    }
+
+
+def wanted_listeners(exposed: Iterable[Exposed]) -> Iterator[tuple[ListenerKey, Object]]:
+    """Yield the pod and port of each listener that must exist."""
+    for each in exposed:
+        for port in each.ports:
+            yield (pods.uid(each.pod), port), each.pod

@@ -1,0 +1,170 @@
+"""Connections to exposed ports: each is forwarded to the pod through the pool, as for ``kubectl port-forward``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from bridge.core.shares import Shares
+from bridge.errors import BridgeError, ShareExceededError, SiteDownError
+from bridge.logs import kv
+from bridge.pools.pool_interface import Pool
+from bridge.protocol.model.sessions import Connection
+from bridge.telemetry.metrics import EXPOSED_BYTES, EXPOSED_CONNECTIONS, EXPOSED_OPEN
+from controllers.expose.listeners import Target
+
+log = logging.getLogger(__name__)
+
+MOST_CONNECTIONS = 1024
+"""Connections of one process; a pod has an eighth of them at most."""
+PIECE = 64 * 1024
+HALF_OPEN = 60.0
+"""Seconds without data after which a connection is closed whose other direction the pod has ended."""
+_KEEPALIVE = {socket.TCP_NODELAY: 1, socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
+_RESET_AT_CLOSE = struct.pack("ii", 1, 0)
+Find = Callable[[str, str], tuple[Mapping[str, Any], Pool | None] | None]
+
+
+class ExposedConnections:
+    """The connections of all listeners. ``find`` returns a pod on a virtual node, and its pool."""
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._shares = Shares(MOST_CONNECTIONS, MOST_CONNECTIONS // 8, "connections", "namespace", "pod")
+
+    def accept(self, client: socket.socket, target: Target) -> None:
+        """Forward a connection, on threads of its own; reset it if namespace or pod have too many."""
+        try:
+            leave = self._shares.enter(target.namespace, target.uid)
+        except ShareExceededError as error:
+            EXPOSED_CONNECTIONS.labels("refused").inc()
+            log.debug("exposed connection refused", extra=kv(pod=f"{target.namespace}/{target.name}", error=error))
+            reset(client)
+            return
+        thread = threading.Thread(target=self._serve, args=(client, target, leave), name="expose", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            leave()
+            reset(client)
+
+    def _serve(self, client: socket.socket, target: Target, leave: Callable[[], None]) -> None:
+        connection = ExposedConnection(client)
+        begin, end, pool_name = time.monotonic(), "an unexpected error", ""
+        try:
+            with ExitStack() as undo:
+                undo.callback(leave)
+                undo.callback(connection.close)
+                try:
+                    pod, pool, connect = self._located(target)
+                    pool_name = pool.name
+                    session = connect(pod, target.port)
+                except BridgeError:
+                    EXPOSED_CONNECTIONS.labels("refused").inc()
+                    raise
+                undo.callback(session.close)
+                EXPOSED_CONNECTIONS.labels("opened").inc()
+                with EXPOSED_OPEN.track_inprogress():
+                    end = connection.forward(session)
+        except (BridgeError, OSError) as error:
+            end = str(error)
+        except Exception:
+            log.exception("an exposed connection broken off")
+        finally:
+            counts = kv(
+                pod=f"{target.namespace}/{target.name}",
+                pool=pool_name,
+                client=connection.peer,
+                port=target.port,
+                seconds=round(time.monotonic() - begin, 3),
+                bytes_in=connection.sent,
+                bytes_out=connection.received,
+                end=end,
+            )
+            log.info("exposed connection ended", extra=counts)
+
+    def _located(self, target: Target) -> tuple[Mapping[str, Any], Pool, Callable[..., Connection]]:
+        found = self._find(target.namespace, target.name)
+        pool = found[1] if found is not None and found[0]["metadata"]["uid"] == target.uid else None
+        connect = pool.connections if pool is not None else None
+        if found is None or pool is None or connect is None:
+            raise SiteDownError("the pod is gone, or its pool forwards no ports at present")
+        return found[0], pool, connect
+
+
+class ExposedConnection:
+    """One connection of a client. It is reset at the end, unless both sides have ended it."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+        self._is_complete = self._is_over = False
+        self.sent = self.received = 0
+        self.peer = ""
+        with contextlib.suppress(OSError):  # the client may be gone already
+            self.peer = str(client.getpeername()[0])
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE.items():
+                client.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def forward(self, session: Connection) -> str:
+        """Forward data in both directions, until both have ended or one side is gone; return why, for the log."""
+        sender = threading.Thread(target=self._send_input, args=(session,), name="expose-input", daemon=True)
+        sender.start()
+        try:
+            while data := session.receive():
+                self._client.sendall(data)
+                self.received += len(data)
+                EXPOSED_BYTES.labels("out").inc(len(data))
+            if data is None:
+                return "reset by the port"
+            self._client.shutdown(socket.SHUT_WR)
+            self._await_end(sender)
+            return "closed by both sides" if self._is_complete else "closed by the port"
+        finally:
+            self._is_over = True
+            session.close()
+            # ends a recv() of the other thread, and sends nothing
+            with contextlib.suppress(OSError):
+                self._client.shutdown(socket.SHUT_RD)
+            sender.join()
+
+    def _await_end(self, sender: threading.Thread) -> None:
+        """Wait for the end of the client's direction, as long as it sends something."""
+        sent = -1
+        while sender.is_alive() and self.sent != sent:
+            sent = self.sent
+            sender.join(HALF_OPEN)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._is_complete:
+            self._client.close()
+        else:
+            reset(self._client)
+
+    def _send_input(self, session: Connection) -> None:
+        try:
+            while data := self._client.recv(PIECE):
+                session.send(data)
+                self.sent += len(data)
+                EXPOSED_BYTES.labels("in").inc(len(data))
+            if not self._is_over:
+                session.end_input()
+                self._is_complete = True
+        except (BridgeError, OSError) as error:
+            log.debug("input of an exposed connection ended", extra=kv(error=error))
+            session.close()
+
+
+def reset(client: socket.socket) -> None:
+    """Close a connection so that the client notices that it is not complete."""
+    with contextlib.suppress(OSError):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+    client.close()

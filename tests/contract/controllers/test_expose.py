@@ -1,0 +1,243 @@
+"""Exposed pods: a real API server with its controllers, podbridge's own permissions, and a site in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import itertools
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from bridge import names
+from bridge.config.hub import parse
+from bridge.core.threads import Supervisor
+from bridge.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
+from cluster.polling import eventually
+from cluster.ports import free_block, own_address
+from controllers.expose.expose_loop import Exposure
+from tests.contract.controllers import test_virtual
+from tests.contract.controllers.test_virtual import NAMESPACE, uid
+from tests.fakes.local_connection import LocalConnections
+
+pytestmark = pytest.mark.real
+
+NUMBERS = itertools.count(1)
+COUNT = 32
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.path.encode())
+
+    def log_message(self, format, *args):
+        pass
+
+
+class WebServer(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 100
+
+
+class Exposing:
+    """The loop of exposed pods of a process, beside that of its virtual nodes."""
+
+    def __init__(self, place, first, address):
+        self.supervisor = Supervisor()
+        config = parse(f"pools: {{nats: {{servers: ['nats://h:1']}}, expose: {{ports: {first}-{first + COUNT - 1}}}}}")
+        shared = replace(place.hub.shared, config=config)
+        self.loop = Exposure(shared, None, place.hub.loop, address)
+        place.hub.loop.exposed_changed = self.loop.wake
+        self.loop.start(self.supervisor)
+
+    def stop(self):
+        self.supervisor.stop()
+        self.supervisor.join(3)
+        self.loop._listeners.close()
+        assert self.supervisor.failure is None
+
+
+class Exposed:
+    """A place whose pods are exposed, and a server in one of them."""
+
+    def __init__(self, place, port):
+        self.place, self.port, self.address = place, port, own_address()
+        self.first = free_block(COUNT)
+        place.pool.connections = LocalConnections()
+        self.exposing = Exposing(place, self.first, self.address)
+
+    def stop(self):
+        self.exposing.stop()
+        for resource in (SERVICES, ENDPOINT_SLICES):
+            for each in self.place.admin.get(resource.path(NAMESPACE))["items"]:
+                with contextlib.suppress(Exception):
+                    self.place.admin.delete(resource.path_of(each))
+
+    def take_over(self, address):
+        """Continue with a new process, which has other ports."""
+        self.exposing.stop()
+        self.first = free_block(COUNT)
+        self.exposing = Exposing(self.place, self.first, address)
+
+    def pod(self, app, text=None, **more):
+        annotations = {names.EXPOSE: text or str(self.port)}
+        container = {"ports": [{"name": "http", "containerPort": self.port}]}
+        metadata = {"labels": {"app": app}, "annotations": annotations}
+        return self.place.running_pod(metadata=metadata, container=container, **more)
+
+    def service(self, app, **spec):
+        ports = [{"name": "web", "port": 80, "targetPort": "http"}]
+        body = {"metadata": {"name": f"s{next(NUMBERS)}"}, "spec": {"selector": {"app": app}, "ports": ports, **spec}}
+        return self.place.admin.create(SERVICES.path(NAMESPACE), body)
+
+    def slices(self, service, manager="podbridge"):
+        selector = f"kubernetes.io/service-name={service['metadata']['name']},{MANAGED_BY}={manager}"
+        return self.place.admin.get(ENDPOINT_SLICES.path(NAMESPACE), {"labelSelector": selector})["items"]
+
+    def endpoint(self, service, check=lambda _: True, what="endpoint"):
+        """Wait for the only slice of a Service; return its address, port and conditions."""
+
+        def look():
+            found = self.slices(service)
+            if len(found) != 1 or not check(found[0]["endpoints"][0]["conditions"]):
+                return None
+            end = found[0]["endpoints"][0]
+            return end["addresses"][0], found[0]["ports"][0]["port"], end["conditions"]
+
+        return eventually(look, what)
+
+    def is_gone(self, service):
+        eventually(lambda: not self.slices(service), "no slice")
+
+
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+KUBERNETES = "endpointslice-controller.k8s.io"
+
+
+def fetch(address, port, path="/hello"):
+    with urllib.request.urlopen(f"http://{address}:{port}{path}", timeout=20) as answer:
+        return answer.read().decode()
+
+
+@pytest.fixture(scope="module")
+def place(kubernetes):
+    with pytest.MonkeyPatch.context() as patch, test_virtual.started_place(kubernetes, patch) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def exposed(place):
+    with WebServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        made = Exposed(place, server.server_address[1])
+        yield made
+        made.stop()
+        server.shutdown()
+
+
+def test_a_service_reaches_a_pod_until_it_ends(exposed):
+    place, pod, service = exposed.place, exposed.pod("web"), exposed.service("web")
+    address, port, conditions = exposed.endpoint(service)
+    assert (address, conditions) == (exposed.address, {"ready": True, "serving": True, "terminating": False})
+    assert exposed.first <= port < exposed.first + COUNT
+    paths = [f"/{number}" for number in range(50)]
+    with ThreadPoolExecutor(50) as threads:
+        assert list(threads.map(lambda path: fetch(address, port, path), paths)) == paths
+    # Kubernetes' own controller has no endpoint for the pod, whose podIP leads nowhere
+    own = eventually(lambda: exposed.slices(service, KUBERNETES), "Kubernetes' slice")
+    assert all(not each.get("endpoints") for each in own)
+    assert place.get(pod)["status"]["podIP"] == "100::"
+
+    (state,) = place.pool.site[uid(pod)].containers
+    place.pool.set(uid(pod), containers=[replace(state, ready=False)])
+    exposed.endpoint(service, lambda c: not c["ready"] and not c["serving"], "not ready")
+    place.pool.run(uid(pod))
+    exposed.endpoint(service, lambda c: c["ready"], "ready again")
+
+    place.pool.obeys = False
+    place.delete(pod, 30)
+    exposed.endpoint(service, lambda c: c == {"ready": False, "serving": True, "terminating": True}, "terminating")
+    assert fetch(address, port) == "/hello", "an ending pod serves until it has ended"
+    place.pool.end(uid(pod), 0)
+    place.pool.obeys = True
+    exposed.is_gone(service)
+    with pytest.raises(OSError):
+        fetch(address, port)
+
+
+def test_the_slice_follows_service_and_annotation(exposed):
+    place, pod = exposed.place, exposed.pod("follow", text="true")
+    service = exposed.service("follow")
+    _, port, _ = exposed.endpoint(service)
+    path = SERVICES.path_of(service)
+    place.admin.patch(path, {"spec": {"selector": {"app": "another"}}})
+    exposed.is_gone(service)
+    place.admin.patch(path, {"spec": {"selector": {"app": "follow"}}})
+    assert exposed.endpoint(service)[1] == port, "the listener stays"
+    place.admin.patch(PODS.path_of(pod), {"metadata": {"annotations": {names.EXPOSE: None}}})
+    exposed.is_gone(service)
+    place.admin.patch(PODS.path_of(pod), {"metadata": {"annotations": {names.EXPOSE: "true"}}})
+    exposed.endpoint(service)
+    place.admin.delete(path)
+    exposed.is_gone(service)
+
+
+def test_a_new_leader_takes_over_and_foreign_slices_stay(exposed):
+    pod, service = exposed.pod("over"), exposed.service("over")
+    before = exposed.endpoint(service)
+    foreign = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "addressType": "IPv4",
+        "metadata": {
+            "name": f"foreign{next(NUMBERS)}",
+            "labels": {"kubernetes.io/service-name": service["metadata"]["name"], MANAGED_BY: "somebody"},
+        },
+        "endpoints": [{"addresses": ["10.200.0.1"]}],
+        "ports": [{"name": "web", "port": 1}],
+    }
+    foreign = exposed.place.admin.create(ENDPOINT_SLICES.path(NAMESPACE), foreign)
+    exposed.take_over(exposed.address)
+    eventually(lambda: exposed.endpoint(service)[1] not in (before[1], None), "another port")
+    address, port, _ = exposed.endpoint(service)
+    assert fetch(address, port) == "/hello"
+    exposed.take_over("10.200.0.9")
+    eventually(lambda: exposed.endpoint(service)[0] == "10.200.0.9", "the address of the new leader")
+    exposed.place.delete(pod, 0)
+    exposed.is_gone(service)
+    found = exposed.place.admin.get(ENDPOINT_SLICES.path_of(foreign))
+    assert found["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
+
+
+def test_a_foreign_slice_of_the_same_name_stays(exposed, caplog):
+    service = exposed.service("taken")
+    pod = exposed.place.submitted_pod(
+        metadata={"labels": {"app": "taken"}, "annotations": {names.EXPOSE: str(exposed.port)}},
+        container={"ports": [{"name": "http", "containerPort": exposed.port}]},
+    )
+    body = {"metadata": {"name": f"{service['metadata']['name']}-{uid(pod)}"}, "addressType": "IPv4", "endpoints": []}
+    foreign = exposed.place.admin.create(ENDPOINT_SLICES.path(NAMESPACE), body)
+    exposed.place.pool.run(uid(pod))
+    refused = lambda: [one for one in caplog.records if body["metadata"]["name"] in str(vars(one).get("kv"))]  # noqa: E731
+    eventually(lambda: any("failed" in one.msg for one in refused()), "a refused write")
+    found = exposed.place.admin.get(ENDPOINT_SLICES.path_of(foreign))
+    assert found["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
+
+
+def test_refusals_are_told(exposed):
+    place = exposed.place
+    headless, pod = exposed.service("head", clusterIP="None"), exposed.pod("head")
+    told = lambda one: " ".join(event["note"] for event in place.events(one, "BridgeNotExposed"))  # noqa: E731
+    eventually(lambda: f"Service {headless['metadata']['name']} is headless" in told(pod))
+    assert not exposed.slices(headless)
+    place.pool.connections = None
+    other = exposed.pod("closed")
+    eventually(lambda: "must set limits.allow_ports" in told(other))
+    place.pool.connections = LocalConnections()
+    exposed.take_over(None)
+    eventually(lambda: "set pools.expose.address" in told(other) and "set pools.expose.address" in told(pod))
