@@ -26,7 +26,7 @@ from bridge.telemetry.metrics import FORWARDED_CONNECTIONS, PORT_BYTES, PORT_CON
 log = logging.getLogger(__name__)
 
 _BY_CLIENT = "closed by the client"
-MOST_INPUT = 256 * 1024
+MOST_INPUT = 64 * 1024
 MOST_CONNECTIONS = 1024
 """Connections of one server; a pod has an eighth of them at most."""
 STREAMS = MOST_CONNECTIONS
