@@ -14,11 +14,19 @@ from bridge.site.batch.batch_interface import BatchSystem
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.jobs.job_folder import JobFolder
 from bridge.site.jobs.job_record import JobRecord
-from bridge.site.sessions import command_process, connector
+from bridge.site.sessions import command_process
 from bridge.site.sessions.connector_process import Connectors, PortConnection
 from bridge.site.sessions.container_sessions import entrance_of, require_entrance
 
-_PROGRAM = Path(connector.__file__).read_text("utf-8")
+
+def program() -> str:
+    """Return the connector as one text: the second module does not import the first one, but follows it."""
+    folder = Path(__file__).parent
+    first, second = ((folder / name).read_text("utf-8") for name in ("pod_processes.py", "connector.py"))
+    return first + "".join(line for line in second.splitlines(True) if not line.startswith("from bridge."))
+
+
+_PROGRAM = program()
 
 
 def forwards_ports(batch: BatchSystem, config: SiteConfig) -> bool:

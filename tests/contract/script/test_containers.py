@@ -13,9 +13,9 @@ import pytest
 
 from bridge.errors import ScriptError, SiteRefusedError
 from bridge.script.references import Objects
-from bridge.site.sessions import connector
 from bridge.site.sessions.command_process import Started
 from bridge.site.sessions.connector_process import Connectors
+from bridge.site.sessions.port_sessions import program
 from tests.contract.script.conftest import NOBODY
 from tests.contract.script.containers import fixtures
 from tests.contract.script.test_ends import processes_below
@@ -121,10 +121,9 @@ def test_a_port_in_the_network_of_a_container_is_reached(site):
         spec = spec_of(site.shell(f"cd /etc; exec httpd -f -p 127.0.0.1:{port}"))
         job = site.job(spec, config={"runtime": {"kind": "podman", "network": "none"}}).start()
         job.eventually(lambda: job.state("main").get("state") == "running")
-        program = Path(connector.__file__).read_text()
 
         def start():
-            process = job.beside("connector", program, "alone", "")
+            process = job.beside("connector", program(), "alone", "")
             os.set_blocking(process.stdin.fileno(), False)
             return Started(process, process.stdin, {process.stdout: 1, process.stderr: 2})
 

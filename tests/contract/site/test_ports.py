@@ -19,7 +19,7 @@ import pytest
 
 from bridge.errors import SiteError, SiteRefusedError
 from bridge.protocol.nats.request_client import PoolClient
-from bridge.site.sessions import connector
+from bridge.site.sessions.pod_processes import acceptors
 from cluster.polling import eventually
 from cluster.ports import free_block
 from tests import processes
@@ -63,7 +63,7 @@ def echo(site: Any) -> Iterator[tuple[str, int]]:
     """A pod that serves two ports, the first on 127.0.0.1 and the second on ::1."""
     port = free_block(2)
     uid = jobs.submit_pod(site, f'exec {sys.executable} -c "$0" {port} {port + 1}', args=[ECHO])
-    eventually(lambda: connector.acceptors(port + 1, "::1"), "the pod listens")
+    eventually(lambda: acceptors(port + 1, "::1"), "the pod listens")
     yield uid, port
     jobs.cancel(site, uid)
 
@@ -177,7 +177,7 @@ def names(pid: int) -> bytes:
 def test_the_end_of_the_pod_ends_the_connection(site: Any) -> None:
     port = free_block(2)
     uid = jobs.submit_pod(site, f'exec {sys.executable} -c "$0" {port} {port + 1}', args=[ECHO])
-    eventually(lambda: connector.acceptors(port + 1, "::1"), "the pod listens")
+    eventually(lambda: acceptors(port + 1, "::1"), "the pod listens")
     connection = site.client.connect(uid, port)
     connection.send(b"x")
     assert connection.receive() == b"x"

@@ -9,12 +9,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from bridge.site.sessions import connector
-from bridge.site.sessions.connector import PodProcesses, acceptors
+from bridge.site.sessions.pod_processes import PodProcesses, acceptors
+from bridge.site.sessions.port_sessions import program
 from cluster.polling import eventually
 
 LISTEN = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
@@ -108,8 +107,7 @@ def test_the_sockets_that_accept_a_connection() -> None:
 
 
 def test_it_runs_on_python_3_6_and_needs_nothing_else() -> None:
-    source = Path(connector.__file__).read_text()
-    tree = ast.parse(source, feature_version=(3, 6))
+    tree = ast.parse(program(), feature_version=(3, 6))
     imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     assert imported <= sys.stdlib_module_names
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.NamedExpr | ast.Match)]
