@@ -71,7 +71,7 @@ def check_commands(world, pods):
 def test_commands_enter_the_pods_of_a_group_that_request_different_resources(pools_world):
     """Each component of the heterogeneous job is entered by its number; the containers are apptainer's."""
     world, name = pools_world, "mixed"
-    annotations = {"bridge.vk.io/pools": "slurm-site", "kueue.x-k8s.io/pod-group-total-count": "2"}
+    annotations = {"bridge.vk.io/pools": "apptainer-site", "kueue.x-k8s.io/pod-group-total-count": "2"}
     pods = []
     for number in range(2):
         resources = {"requests": {"cpu": str(1 + number), "memory": "32Mi"}}
