@@ -17,7 +17,7 @@ from tests.e2e.pools.cases import pod, sh
 
 pytestmark = pytest.mark.real
 
-SITES = ("slurm-site", "local-site", "apptainer-site")
+SITES = ("slurm-site", "condor-site", "apptainer-site")
 LOTS = 2**20
 
 
