@@ -26,7 +26,6 @@ launch() {
     elif await_members && start_members; then
         write_hosts
         put go "$MACHINES"
-        wake_wrappers
         await_end && phase=Succeeded
     fi
     end_members
@@ -162,7 +161,8 @@ start_members() {
 }
 
 # start_here NUMBER: start a wrapper for each rank of a machine, the one with this number. Each is a copy of this process: it
-# has read the script, and knows the machine's address.
+# has read the script, and knows the machine's address. All nap at one FIFO, so nobody may write to it: of two readers that
+# are woken, one would wait forever.
 start_here() {
     local rank
     for ((rank = 0; rank < SIZE; rank++)); do
@@ -171,11 +171,6 @@ start_here() {
         (take_signals && member "$rank") </dev/null &
         TASKS+=("$!")
     done
-}
-
-# wake_wrappers: those that start_here has started share the FIFO of this process. One byte wakes one of them.
-wake_wrappers() {
-    [[ ! $WAKE || ${#STARTER[@]} -gt 0 ]] || printf "%${#TASKS[@]}s" '' >&"$WAKE"
 }
 
 # find_absent: ABSENT is the first rank that is not ready; empty: all are. MACHINES has the machines of those before it.
