@@ -33,6 +33,7 @@ begin() {
     OOM_BEFORE=$RESULT
     collect "$i"
     [[ ! ${CONSOLE[i]-} ]] || open_console "$i"
+    SESSION=(setsid)
     (
         [[ $WAKE ]] && exec {WAKE}>&-
         trap - TERM INT HUP EXIT
@@ -40,7 +41,6 @@ begin() {
         started_at "$BASHPID"
         printf '%d %d %s\n' "$BASHPID" "$RESULT" "$BOOT" >"run/$name.pid"
         fits_or_cannot "$i"
-        SESSION=(setsid)
         [[ ! ${CONSOLE[i]-} ]] || use_console "$i"
         runtime_start "$i"
     ) &
