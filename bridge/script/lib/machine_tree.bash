@@ -38,6 +38,7 @@ make_root() {
     done
     [[ $NEW ]] || return 0
     PROBLEM='no way into the new root'
+    type -P pivot_root >/dev/null || PROBLEM+=': pivot_root is not installed'
     [[ ! ${READONLY_ROOT[$1]} ]] || mount -o remount,bind,ro "$NEW" || return 1
     # pivot_root(2): the old root is stacked on the new one, and umount . removes it
     cd "$NEW" && pivot_root . . && umount -l . && cd /

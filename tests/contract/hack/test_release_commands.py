@@ -16,7 +16,7 @@ from tests.docs_blocks import DOCS, Shell, blocks, command, commands
 pytestmark = pytest.mark.real
 
 
-@pytest.mark.parametrize("page", ["sites/sites", "sites/plugin", "sites/interlink-slurm"])
+@pytest.mark.parametrize("page", ["sites/sites", "sites/plugin"])
 def test_the_command_of_a_page_installs_the_wheel(wheel, tmp_path, page):
     """In the directory of the wheel; without the packages that podbridge needs, since an index has these."""
     (block,) = (each for each in blocks(DOCS / f"{page}.md") if "pip install" in each.text)

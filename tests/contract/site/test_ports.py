@@ -38,6 +38,8 @@ def serve(sock):
     sock.close()
 for family, host, port in ((socket.AF_INET, '127.0.0.1', int(sys.argv[1])), (socket.AF_INET6, '::1', int(sys.argv[2]))):
     listener = socket.socket(family)
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        listener.setsockopt(socket.SOL_SOCKET, option, 65536)
     listener.bind((host, port))
     listener.listen(200)
     def accept(listener=listener):
@@ -45,7 +47,7 @@ for family, host, port in ((socket.AF_INET, '127.0.0.1', int(sys.argv[1])), (soc
             threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
     threading.Thread(target=accept).start()
 """
-"""Echoes what it receives, and writes ``.end`` after the end of it."""
+"""Echoes what it receives, and writes ``.end`` after the end of it. It buffers little, so that its client must wait."""
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +108,7 @@ def test_many_connections_share_one_process(site: Any, echo: tuple[str, int]) ->
 def test_a_reader_that_pauses_delays_no_other_connection(site: Any, echo: tuple[str, int]) -> None:
     job, port = echo
     paused = site.client.connect(job, port)
-    data = os.urandom(2**20)
+    data = os.urandom(8 * 2**20)  # more than the 4 MiB that the kernel may hold on the way to the pod
     sender = threading.Thread(target=paused.send, args=(data,))
     sender.start()
     assert talk(site, job, port, b"another") == b"another.end"
