@@ -24,7 +24,7 @@ session() { beside runtime_session "$@"; }
 # beside HOW NAME tty|'' FILE WORD...: run a function about a container on its machine, while it runs. FILE, if any, gets the
 # exit code.
 beside() {
-    local i how=$1 name=$2 file=$4
+    local i how=$1 name=$2 file=$4 ender code copies=()
     [[ ! $3 ]] || TTY=1
     shift 4
     for i in "${!NAME[@]}"; do
@@ -40,13 +40,32 @@ beside() {
         exit
     fi
     end_with "$file" </dev/null >/dev/null 2>&1 &
+    ender=$!
     trap ':' INT QUIT
+    if [[ ! $TTY && -t 1 ]]; then
+        # srun --unbuffered gives the step terminals, to which tar, for one, writes nothing
+        mkfifo "$file.out" "$file.error"
+        cat "$file.out" &
+        copies+=("$!")
+        cat "$file.error" >&2 &
+        copies+=("$!")
+        exec >"$file.out" 2>"$file.error"
+        rm -f "$file.out" "$file.error"
+    fi
     (
         trap - INT QUIT
         "$how" "$i" "$@"
     )
-    printf '%s\n' "$?" >"$file"
-    kill "$!"
+    code=$?
+    if ((${#copies[@]})); then
+        exec >/dev/null 2>&1
+        # a process that the command has left behind may keep its output open
+        { sleep 5 && kill "${copies[@]}"; } &
+        wait "${copies[@]}"
+        kill "$!"
+    fi
+    printf '%s\n' "$code" >"$file"
+    kill "$ender"
     exit 0
 }
 

@@ -90,6 +90,7 @@ def test_files_are_copied_in_both_directions(pools_world, running, tmp_path):
         subprocess.run(words(pools_world, "cp", source, target), check=True, capture_output=True, timeout=60)
     assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
     enter(pools_world, running, "rm", there.partition(":")[2])
+    assert enter(pools_world, running, "sh", "-c", "test -t 1 || echo no terminal")[1] == b"no terminal\n"
 
 
 def test_a_terminal(pools_world, running):

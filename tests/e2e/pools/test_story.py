@@ -138,14 +138,6 @@ class TestPods:
         assert (int(numbers[0]), numbers[-1]) == (17_000_000 - len(kept) // 9, b"16999999")
         assert pools_world.logs(pod, "--tail=1") == "16999999\n"
 
-    def test_attach_is_refused_with_a_reason(self, pools_world):
-        pod = pools_world.run("sleep 20", "local-site", terminationGracePeriodSeconds=1)
-        pools_world.running(pod)
-        said = pools_world.cluster.kubectl("attach", pod["metadata"]["name"], "-n", NAMESPACE, check=False)
-        assert "not possible" in said
-        pools_world.delete(pod)
-        pools_world.gone(pod)
-
     def test_a_pod_deleted_while_it_waits_leaves_nothing(self, pools_world, pool):
         pod = pools_world.run("sleep 60", pool, terminationGracePeriodSeconds=1)
         pools_world.taken(pod)
