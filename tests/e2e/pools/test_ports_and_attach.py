@@ -40,8 +40,10 @@ def site(pools_world, request):
     line = words(pools_world, "port-forward", one["metadata"]["name"], ":80")
     assert b"limits.allow_ports" in subprocess.run(line, capture_output=True, timeout=60).stderr
     pools_world.delete(one, 1)
+    pools_world.cluster.stop_submitter(request.param)
     pools_world.cluster.start_submitter(request.param, {"limits": {"allow_ports": True}})
     yield request.param
+    pools_world.cluster.stop_submitter(request.param)
     pools_world.cluster.start_submitter(request.param)
 
 
