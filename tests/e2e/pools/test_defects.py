@@ -133,7 +133,7 @@ SHOWN = {
     ),
     "interlink 2.5": (
         "contract/kubelet/test_access.py::test_rights_are_those_of_a_kubelet",
-        STORY + "test_attach_is_refused_with_a_reason",
+        "e2e/pools/test_ports_and_attach.py::test_input_through_a_pipe_and_a_client_that_detaches",
         "contract/kubelet/test_logs.py::"
         "test_interlink_2_5_a_quiet_follow_lives_longer_than_30_seconds_and_ends_with_its_client",
         "unit/controllers/test_kubelet_app.py::test_interlink_2_5_resource_metrics_are_there_and_real",
