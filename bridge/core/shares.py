@@ -18,12 +18,12 @@ class Shares:
 
     So a group alone has half of the places, and there is always one for the first member of one more group.
 
-    ``limit`` is the number of places, ``of_member`` the most of one member. ``noun``, ``group`` and ``member`` are the
-    nouns for messages: ``logs``, ``namespace``, ``pod``.
+    ``limit`` is the number of places, ``of_member`` the most of one member: an eighth by default. ``noun``, ``group``
+    and ``member`` are the nouns for messages: ``logs``, ``namespace``, ``pod``.
     """
 
-    def __init__(self, limit: int, of_member: int, noun: str, group: str, member: str) -> None:
-        self._limit, self._of_member = limit, of_member
+    def __init__(self, limit: int, noun: str, group: str, member: str, *, of_member: int | None = None) -> None:
+        self._limit, self._of_member = limit, limit // 8 if of_member is None else of_member
         self._noun, self._group, self._member = noun, group, member
         self._lock = threading.Lock()
         self._groups: Counter[str] = Counter()

@@ -20,7 +20,7 @@ def log_shares() -> Shares:
 
     Servers do not know the user of ``kubectl logs``: their client is the API server or a virtual kubelet.
     """
-    return Shares(LIMIT, LIMIT // 8, "logs", "namespace", "pod")
+    return Shares(LIMIT, "logs", "namespace", "pod")
 
 
 def log_response(pieces: Iterator[bytes], **about: object) -> flask.Response:

@@ -19,8 +19,8 @@ STREAMS = 16
 """Maximum number of streams of one connection that the client has not ended."""
 OK, PROTOCOL_ERROR = 0, 1
 """Reasons of GOAWAY."""
-REFUSED_STREAM = 3
-"""Reason of RST_STREAM."""
+REFUSED_STREAM, CANCEL = 3, 5
+"""Reasons of RST_STREAM; ``CANCEL``: the stream is no longer needed."""
 
 _SYN_STREAM, _SYN_REPLY, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _HEADERS, _WINDOW_UPDATE = 1, 2, 3, 4, 6, 7, 8, 9
 _CONTROL, _VERSION, _FIN = 0x80000000, 3, 0x01

@@ -11,10 +11,12 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import flask
+
+from bridge.serving.http_error import AnswerError
 
 UPGRADE = "podbridge.upgrade"
 """Key in the WSGI environment of a long answer: a function to register the function that uses the connection."""
@@ -116,6 +118,22 @@ class Duplex:
         poll.register(self._sock, events)
         if not poll.poll(None if seconds is None else seconds * 1000):
             raise TimeoutError("the client does not receive")
+
+
+def negotiate(offered: str, accepted: Sequence[str]) -> str:
+    """Return the first of the ``accepted`` protocols that a client offers in a header.
+
+    Raises :class:`AnswerError` 403 with the words of a kubelet if it offers none of them.
+    """
+    names = [name for word in offered.split(",") if (name := word.strip())]
+    for protocol in accepted:
+        if protocol in names:
+            return protocol
+    raise AnswerError(
+        403,
+        f"unable to upgrade: unable to negotiate protocol: client supports {', '.join(names) or 'none'}, "
+        f"server accepts {', '.join(accepted)}",
+    )
 
 
 def switch_protocols(protocol: str, converse: _Converse, headers: dict[str, str]) -> flask.Response:

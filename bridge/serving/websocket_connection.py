@@ -17,7 +17,7 @@ from werkzeug.datastructures import Headers
 
 from bridge.serving.http_error import AnswerError
 from bridge.serving.spdy import Data, Open, Reset
-from bridge.serving.upgrade import Duplex, ProtocolViolationError
+from bridge.serving.upgrade import Duplex, ProtocolViolationError, negotiate
 
 WEBSOCKET = "websocket"
 STREAMS = ("stdin", "stdout", "stderr", "error", "resize")
@@ -48,17 +48,9 @@ def handshake(headers: Headers, accepted: Sequence[str]) -> dict[str, str]:
         is_key = False
     if not is_key:
         raise AnswerError(400, "Sec-WebSocket-Key must be 16 bytes in base64")
-    offered = [name.strip() for name in ",".join(headers.getlist("Sec-WebSocket-Protocol")).split(",")]
-    for protocol in accepted:
-        if protocol in offered:
-            digest = hashlib.sha1(f"{key}{_GUID}".encode(), usedforsecurity=False).digest()
-            return {"Sec-WebSocket-Accept": base64.b64encode(digest).decode(), "Sec-WebSocket-Protocol": protocol}
-    client = ", ".join(filter(None, offered)) or "none"
-    raise AnswerError(
-        403,
-        f"unable to upgrade: unable to negotiate protocol: client supports {client}, "
-        f"server accepts {', '.join(accepted)}",
-    )
+    protocol = negotiate(",".join(headers.getlist("Sec-WebSocket-Protocol")), accepted)
+    digest = hashlib.sha1(f"{key}{_GUID}".encode(), usedforsecurity=False).digest()
+    return {"Sec-WebSocket-Accept": base64.b64encode(digest).decode(), "Sec-WebSocket-Protocol": protocol}
 
 
 class WebSocketConnection:

@@ -37,7 +37,7 @@ class ExposedConnections:
 
     def __init__(self, find: Find) -> None:
         self._find = find
-        self._shares = Shares(MOST_CONNECTIONS, MOST_CONNECTIONS // 8, "connections", "namespace", "pod")
+        self._shares = Shares(MOST_CONNECTIONS, "connections", "namespace", "pod")
 
     def accept(self, client: socket.socket, target: Target) -> None:
         """Forward a connection, on threads of its own; reset it if namespace or pod have too many."""

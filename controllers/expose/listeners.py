@@ -54,7 +54,7 @@ class Listeners:
     def __init__(self, address: str, numbers: range, accepted: Accepted, clock: Clock = SYSTEM_CLOCK) -> None:
         self._family, self._host = (socket.AF_INET6, "::") if ":" in address else (socket.AF_INET, "0.0.0.0")  # noqa: S104
         self._numbers, self._accepted, self._clock = numbers, accepted, clock
-        self._shares = Shares(len(numbers), exposure.MOST, "exposed ports", "namespace", "pod")
+        self._shares = Shares(len(numbers), "exposed ports", "namespace", "pod", of_member=exposure.MOST)
         self._next = 0
         self._closed_at: dict[int, float] = {}
         self._open: dict[ListenerKey, tuple[socket.socket, Callable[[], None]]] = {}

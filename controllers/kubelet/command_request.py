@@ -10,6 +10,7 @@ from werkzeug.datastructures import Headers
 
 from bridge.protocol.model.sessions import CommandOptions
 from bridge.serving.http_error import AnswerError
+from bridge.serving.upgrade import negotiate
 from bridge.serving.websocket_connection import V4, V5, WEBSOCKET, handshake
 
 PROTOCOL_HEADER = "X-Stream-Protocol-Version"
@@ -91,14 +92,7 @@ def _spdy_form(method: str, headers: Headers, protocol: str) -> StreamForm:
     upgrade = headers.get("Upgrade", "").lower()
     if "upgrade" not in headers.get("Connection", "").lower() or SPDY.lower() not in upgrade:
         raise AnswerError(400, f"the request must upgrade its connection to {SPDY}")
-    offered = [name.strip() for name in headers.get(PROTOCOL_HEADER, "").split(",")]
-    if protocol not in offered:
-        raise AnswerError(
-            403,
-            f"unable to upgrade: unable to negotiate protocol: client supports {', '.join(offered) or 'none'}, "
-            f"server accepts {protocol}",
-        )
-    return StreamForm(SPDY, {PROTOCOL_HEADER: protocol})
+    return StreamForm(SPDY, {PROTOCOL_HEADER: negotiate(headers.get(PROTOCOL_HEADER, ""), (protocol,))})
 
 
 def _flag(values: Mapping[str, Sequence[str]], name: str) -> bool:

@@ -35,7 +35,7 @@ class CommandSessions:
     """The sessions of one server."""
 
     def __init__(self) -> None:
-        self._shares = Shares(LIMIT, LIMIT // 8, "sessions", "namespace", "pod")
+        self._shares = Shares(LIMIT, "sessions", "namespace", "pod")
 
     def open(
         self, pod: Pod, pool: Pool, start: Start, container: str, user: str, *, attach: bool = False

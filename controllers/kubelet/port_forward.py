@@ -15,11 +15,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from bridge.core.shares import Shares
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.protocol.model.sessions import Connection
-from bridge.serving.spdy import REFUSED_STREAM, Data, Open, Reset, SpdyError
+from bridge.serving.spdy import CANCEL, REFUSED_STREAM, Data, Open, Reset, SpdyError
 from bridge.serving.spdy_connection import SpdyConnection
 from bridge.telemetry.metrics import FORWARDED_CONNECTIONS, PORT_BYTES, PORT_CONNECTIONS
 
@@ -34,11 +33,6 @@ STREAMS = MOST_CONNECTIONS
 ERROR, DATA = "error", "data"
 Connect = Callable[[int], Connection]
 Enter = Callable[[], Callable[[], None]]
-
-
-def connection_shares() -> Shares:
-    """Return the shares of namespaces and pods in the connections of one server."""
-    return Shares(MOST_CONNECTIONS, MOST_CONNECTIONS // 8, "connections", "namespace", "pod")
 
 
 class PortForward:
@@ -207,7 +201,7 @@ class ForwardedConnection:
             if data is None:
                 if self._is_given_up:
                     return _BY_CLIENT
-                self._spdy.reset(self._data, _CANCEL)
+                self._spdy.reset(self._data, CANCEL)
                 self._spdy.send(self._error, b"", end=True)
                 return "reset by the port"
             # kubectl waits for the end of both streams before it ends its own direction
@@ -256,7 +250,3 @@ class ForwardedConnection:
 def is_port(text: str) -> bool:
     """Return whether a text is the number of a port."""
     return text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 2**16
-
-
-_CANCEL = 5
-"""Reason of RST_STREAM: the stream is no longer needed (SPDY/3, section 2.6.3)."""

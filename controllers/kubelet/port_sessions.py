@@ -21,7 +21,7 @@ from bridge.serving.upgrade import Duplex, switch_protocols
 from bridge.telemetry.metrics import PORT_CONNECTIONS
 from controllers.kubelet.command_request import port_form
 from controllers.kubelet.containers import check_pod_running
-from controllers.kubelet.port_forward import STREAMS, PortForward, connection_shares
+from controllers.kubelet.port_forward import MOST_CONNECTIONS, STREAMS, PortForward
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +32,8 @@ class PortSessions:
     """The clients of one server."""
 
     def __init__(self) -> None:
-        self._shares = Shares(LIMIT, LIMIT // 8, "port-forwards", "namespace", "pod")
-        self._connection_shares = connection_shares()
+        self._shares = Shares(LIMIT, "port-forwards", "namespace", "pod")
+        self._connection_shares = Shares(MOST_CONNECTIONS, "connections", "namespace", "pod")
 
     def open(self, pod: Pod, pool: Pool, connect: Callable[[Pod, int], Connection], user: str) -> flask.Response:
         """Return the answer that connects the client with the pod.

@@ -142,7 +142,7 @@ class Streams:
         self._link, self._subjects, self._clock = link, subjects, clock
         self._lock = threading.Lock()
         self._streams: dict[tuple[str, str], Stream] = {}
-        self._shares = Shares(MOST_STREAMS, MOST_STREAMS // 8, "logs", "cluster", "job")
+        self._shares = Shares(MOST_STREAMS, "logs", "cluster", "job")
         link.subscribe(subjects.acks, self._on_ack, threads=0)
         link.every(_PERIOD, self._tick)
 

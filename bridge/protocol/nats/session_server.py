@@ -36,8 +36,8 @@ class Sessions:
         self._link, self._subjects, self._clock = link, subjects, clock
         self._streams = TwoWays(link)
         self._shares = {
-            EXEC: Shares(MOST_SESSIONS, MOST_SESSIONS // 8, "sessions", "cluster", "job"),
-            CONNECT: Shares(MOST_CONNECTIONS, MOST_CONNECTIONS // 8, "connections", "cluster", "job"),
+            EXEC: Shares(MOST_SESSIONS, "sessions", "cluster", "job"),
+            CONNECT: Shares(MOST_CONNECTIONS, "connections", "cluster", "job"),
         }
         link.subscribe(subjects.inputs, self._on_chunk, threads=0)
 

@@ -182,12 +182,19 @@ def nats_url():
         process.wait(10)
 
 
-@pytest.fixture
-def place():
-    """A folder on a short path that every machine of the site sees."""
+@contextlib.contextmanager
+def new_place():
+    """Yield a folder on a short path that every machine of the site sees; remove it afterwards."""
     path = Path(tempfile.mkdtemp(prefix="site-"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def place():
+    """A folder on a short path that every machine of the site sees."""
+    with new_place() as path:
+        yield path
 
 
 @pytest.fixture

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +17,7 @@ from bridge.protocol.nats.request_table import CANCEL
 from cluster.polling import eventually
 from tests import processes
 from tests.contract.site import jobs
-from tests.contract.site.conftest import Site
+from tests.contract.site.conftest import Site, new_place
 from tests.contract.site.sessions import outcome
 
 pytestmark = pytest.mark.real
@@ -30,10 +27,9 @@ Run = Callable[..., str]
 @pytest.fixture(scope="module")
 def site(nats_url: str) -> Any:
     """One site for all tests."""
-    place = Path(tempfile.mkdtemp(prefix="site-"))
-    with Site(place, nats_url, "local", '[local]\ncpus = 8\nmemory = "4Gi"\n') as made:
+    text = '[local]\ncpus = 8\nmemory = "4Gi"\n'
+    with new_place() as place, Site(place, nats_url, "local", text) as made:
         yield made
-    shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture

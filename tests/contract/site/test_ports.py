@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +22,7 @@ from cluster.polling import eventually
 from cluster.ports import free_block
 from tests import processes
 from tests.contract.site import jobs
-from tests.contract.site.conftest import Site
+from tests.contract.site.conftest import Site, new_place
 
 pytestmark = pytest.mark.real
 
@@ -53,11 +51,9 @@ for family, host, port in ((socket.AF_INET, '127.0.0.1', int(sys.argv[1])), (soc
 @pytest.fixture(scope="module")
 def site(nats_url: str) -> Any:
     """One site for all tests."""
-    place = Path(tempfile.mkdtemp(prefix="site-"))
     text = '[local]\ncpus = 4\nmemory = "4Gi"\n[limits]\nallow_ports = true\n'
-    with Site(place, nats_url, "local", text) as made:
+    with new_place() as place, Site(place, nats_url, "local", text) as made:
         yield made
-    shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +15,7 @@ from bridge.protocol.nats.request_client import PoolClient
 from cluster.polling import eventually
 from tests import processes
 from tests.contract.site import jobs
-from tests.contract.site.conftest import Site
+from tests.contract.site.conftest import Site, new_place
 from tests.contract.site.sessions import enter, outcome
 
 pytestmark = pytest.mark.real
@@ -29,10 +26,9 @@ LOTS = 5 * 2**20
 @pytest.fixture(scope="module")
 def site(nats_url: str) -> Any:
     """One site for all tests."""
-    place = Path(tempfile.mkdtemp(prefix="site-"))
-    with Site(place, nats_url, "local", '[local]\ncpus = 4\nmemory = "4Gi"\n') as made:
+    text = '[local]\ncpus = 4\nmemory = "4Gi"\n'
+    with new_place() as place, Site(place, nats_url, "local", text) as made:
         yield made
-    shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,47 +14,19 @@ from hypothesis import strategies as st
 from bridge.errors import SiteUnknownOutcomeError
 from bridge.protocol.model.sessions import STDERR, STDOUT, Exit, Output
 from bridge.serving.spdy_connection import SpdyConnection
-from bridge.serving.upgrade import Duplex
 from cluster.polling import eventually
 from controllers.kubelet import remote_command
-from controllers.kubelet.remote_command import RemoteCommand, terminal_sizes
-from tests.fakes.memory_session import MemorySession
+from controllers.kubelet.remote_command import terminal_sizes
+from tests.fakes.command_conversation import CommandConversation
 from tests.fakes.spdy_client import SpdyClient
 
 ALL = frozenset({"error", "stdin", "stdout", "stderr"})
 TERMINAL = frozenset({"error", "stdin", "stdout", "resize"})
 
 
-class Conversation:
+class Conversation(CommandConversation[SpdyClient]):
     def __init__(self, streams: frozenset[str] = ALL) -> None:
-        self.session = MemorySession()
-        self.bytes_in = self.bytes_out = 0
-        self.end = ""
-        ours, theirs = socket.socketpair()
-        theirs.settimeout(10)
-        self.client = SpdyClient(theirs)
-        self._ours = ours
-        self.command = RemoteCommand(
-            SpdyConnection(Duplex(ours, b"", 60.0)), self.session, streams, self._received, self._sent
-        )
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self) -> None:
-        self.end = self.command.run()
-        self._ours.close()
-
-    def _received(self, count: int) -> None:
-        self.bytes_in += count
-
-    def _sent(self, count: int) -> None:
-        self.bytes_out += count
-
-    def close(self) -> None:
-        self.client.sock.close()
-        self.thread.join(10)
-        assert not self.thread.is_alive()
-        assert self.session.closed
+        super().__init__(SpdyClient, SpdyConnection, streams)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -20,8 +19,7 @@ from bridge.serving.spdy import Data, Open
 from bridge.serving.upgrade import Duplex, ProtocolViolationError
 from bridge.serving.websocket_connection import V4, V5, WebSocketConnection, handshake
 from cluster.polling import eventually
-from controllers.kubelet.remote_command import RemoteCommand
-from tests.fakes.memory_session import MemorySession
+from tests.fakes.command_conversation import CommandConversation
 from tests.fakes.websocket_client import WebSocketClient
 
 ALL = frozenset({"error", "stdin", "stdout", "stderr"})
@@ -35,27 +33,9 @@ ASKED = {
 }
 
 
-class Conversation:
+class Conversation(CommandConversation[WebSocketClient]):
     def __init__(self, streams: frozenset[str], protocol: str) -> None:
-        self.session = MemorySession()
-        self.end = ""
-        self._ours, theirs = socket.socketpair()
-        theirs.settimeout(10)
-        self.client = WebSocketClient(theirs)
-        connection = WebSocketConnection(Duplex(self._ours, b"", 60.0), streams, protocol)
-        self.command = RemoteCommand(connection, self.session, streams, lambda _: None, lambda _: None)
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self) -> None:
-        self.end = self.command.run()
-        self._ours.close()
-
-    def close(self) -> None:
-        self.client.sock.close()
-        self.thread.join(10)
-        assert not self.thread.is_alive()
-        assert self.session.closed
+        super().__init__(WebSocketClient, lambda duplex: WebSocketConnection(duplex, streams, protocol), streams)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from bridge.errors import ShareExceededError
 
 
 def test_a_group_always_leaves_a_place_for_another():
-    shares = Shares(256, 32, "logs", "namespace", "pod")
+    shares = Shares(256, "logs", "namespace", "pod")
     taken = []
     for number in range(8):
         with pytest.raises(ShareExceededError, match=f"of namespace 'ns-{number}'"):
@@ -21,7 +21,7 @@ def test_a_group_always_leaves_a_place_for_another():
 
 
 def test_a_member_has_a_part_of_its_group():
-    shares = Shares(256, 32, "logs", "namespace", "pod")
+    shares = Shares(256, "logs", "namespace", "pod")
     leaves = [shares.enter("a", "x") for _ in range(32)]
     with pytest.raises(ShareExceededError, match="32 logs of this pod"):
         shares.enter("a", "x")
@@ -31,7 +31,7 @@ def test_a_member_has_a_part_of_its_group():
 
 
 def test_a_place_is_given_back_after_a_failure():
-    shares = Shares(2, 2, "logs", "namespace", "pod")
+    shares = Shares(2, "logs", "namespace", "pod", of_member=2)
     for _ in range(3):
         with pytest.raises(KeyError), shares.unless_it_fails("a", "x"):
             raise KeyError
