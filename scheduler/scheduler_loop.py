@@ -14,6 +14,7 @@ from bridge.workload import eligibility, pods, pool_selection
 from scheduler.group_index import GroupIndex
 from scheduler.group_objects import GroupObjects
 from scheduler.group_states import GroupStates
+from scheduler.nodes.occupancy import Occupancy
 from scheduler.places import place_view
 from scheduler.places.pool_places import PoolPlaces
 from scheduler.places.slurm_place import SlurmPlace, SlurmSources
@@ -41,14 +42,15 @@ class Scheduler(Loop):
         kube = shared.kube.fenced(self.check_leadership)
         writer = PodWriter(kube, pods_cache, shared.events, shared.clock, self.states)
         self._group_objects = GroupObjects(shared.kube, shared.clock)
-        kept = self.states, self.groups, self._group_objects, writer, self.has_call
+        self.occupancy = Occupancy(shared.config.scheduler_name, self.look_again, shared.config.max_grace_period)
+        kept = self.states, self.groups, self._group_objects, writer, self.occupancy, self.has_call
         self.slurm = SlurmPlace(self, slurm, *kept) if slurm is not None else None
         self.pools = PoolPlaces(self, shared, self.slurm, *kept)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
         # before the loop's own subscription: a decision that a change causes finds this change in the indexes
-        for index in (self.groups, self.pools):
+        for index in (self.groups, self.pools, self.occupancy):
             self._pods.subscribe(index.changed)
         if self.slurm is not None:
             self.slurm.start()
@@ -79,6 +81,12 @@ class Scheduler(Loop):
         """Whether a call for the key of a group or for a UID is queued or running: it alone writes the state."""
         return self.workers.busy(key) or self.pools.workers.busy(key)
 
+    def _is_binding(self, uid: str) -> bool:
+        """Whether a bind of the pod, or of its group, is in progress or done."""
+        key = self.groups.uids.get(uid)
+        has_call = self.has_call(uid) or (key is not None and self.has_call(key))
+        return has_call or self.states.of(uid).bound_at is not None
+
     def acted(self, key: str) -> None:
         """Decide for the pod or group of a call that has ended."""
         self.touch((key,))
@@ -92,6 +100,7 @@ class Scheduler(Loop):
         self._at_slurm &= waiting.keys()
         # not the present time: a cache that lags still shows a bound pod as waiting
         self.states.forget_bindings(self.clock.monotonic() - self._pods.age(), self.has_call)
+        self.occupancy.correct(waiting, self._is_binding)
         each = [lambda: self._choose(waiting)]
         if slurm is not None:
             each.append(lambda: slurm.reconcile(waiting, self._is_at_slurm))
@@ -102,6 +111,7 @@ class Scheduler(Loop):
         slurm = self._answering_slurm()
         keys = keys | slurm.changed() if slurm is not None else keys
         waiting = self._pods.picked() if keys else {}
+        self.occupancy.correct(waiting, self._is_binding)
         uids = keys | self.groups.members(keys)
         each = [lambda: self._choose({uid: pod for uid in uids if (pod := waiting.get(uid)) is not None})]
         if slurm is not None:

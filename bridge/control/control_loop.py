@@ -140,6 +140,11 @@ class Loop(ABC):
             self._urgent |= at_once
         self._changed.set()
 
+    def look_again(self, *_: object) -> None:
+        """Reconcile in part soon, about what the subclass knows to have changed; in whole, as after :meth:`wake`."""
+        self.touch(())
+        self.wake()
+
     def acted(self, key: str) -> None:
         """Run in the thread of a worker after each of its calls, which was about the object ``key``."""
         self.wake()

@@ -18,9 +18,9 @@ from bridge.workload import eligibility, queue_wait
 from cluster.table import Table
 from scheduler import pod_group
 from scheduler.group_actions import BindToPool
+from scheduler.nodes.occupancy import Occupancy
 from scheduler.places import place_decide
 from scheduler.places.place_view import PlaceView, Policy, PoolView
-from scheduler.places.pool_usage import Usage
 
 SEED = 44
 CORES: Mapping[str, int] = {"large": 512, "medium": 256, "small": 128}
@@ -118,7 +118,7 @@ class Replay:
             for work in works:
                 self._add(work.arrived, name, work)
         self._waiting: list[Work] = []
-        self._usage, self._waits, self._looked_at = Usage(), dict.fromkeys(CORES, 0.0), -LOOK
+        self._occupancy, self._waits, self._looked_at = Occupancy(""), dict.fromkeys(CORES, 0.0), -LOOK
 
     def _add(self, at: float, place: str, work: Work) -> None:
         self._order += 1
@@ -130,7 +130,7 @@ class Replay:
             now, _, name, work = heapq.heappop(self._events)
             if work.started is not None:
                 self._places[name].free += work.cores
-                self._usage.forget(work.pod)
+                self._occupancy.correct((work.pod,), lambda _: False)
             elif name:
                 self._places[name].queue.append(work)
             else:
@@ -151,7 +151,7 @@ class Replay:
         if self._policy is None:
             chosen = {work.pod: tuple(CORES) for work in first}
         else:
-            chosen = {uid: (name,) for uid, name in _choose(first, self._policy, self._usage, self._waits).items()}
+            chosen = {uid: (name,) for uid, name in _choose(first, self._policy, self._occupancy, self._waits).items()}
         for work in first:
             for name in chosen.get(work.pod, ()):
                 self._places[name].queue.append(work)
@@ -159,7 +159,7 @@ class Replay:
         self._waiting = [work for work in self._waiting if work.pod not in chosen]
 
 
-def _choose(works: list[Work], policy: Policy, usage: Usage, waits: Mapping[str, float]) -> dict[str, str]:
+def _choose(works: list[Work], policy: Policy, occupancy: Occupancy, waits: Mapping[str, float]) -> dict[str, str]:
     """Let the scheduler choose places; return those of the pods for which one has room."""
     pods = [
         {
@@ -173,9 +173,9 @@ def _choose(works: list[Work], policy: Policy, usage: Usage, waits: Mapping[str,
         for work in works
     ]
     pools = {name: PoolView(VIEWS[name], wait=waits[name]) for name in CORES}
-    decision = place_decide.decide(PlaceView(pod_group.of_each(pods), pools, (), usage, {}, policy, {}, 0.0))
-    for uid, node, requested in decision.planned:
-        usage.assume(uid, node, requested)
+    decision = place_decide.decide(PlaceView(pod_group.of_each(pods), pools, (), occupancy, {}, policy, {}, 0.0))
+    for occupant in decision.planned:
+        occupancy.assume(occupant)
     return {action.pod["metadata"]["uid"]: action.pool for action in decision.actions if isinstance(action, BindToPool)}
 
 

@@ -66,7 +66,7 @@ class FullNode:
 
 def find(pod: Occupant, node: NodeView, occupancy: PlannedOccupancy, snapshot: Snapshot) -> FullNode | None:
     """Return the node as full if its kubelet would reject the pod; ``None`` if the pod fits."""
-    lacking = occupancy.lacking(pod, node.offered or {})
+    lacking = occupancy.lacking(pod.node, pod.requests, node.offered or {})
     if not lacking:
         return None
     occupants = [

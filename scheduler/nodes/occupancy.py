@@ -1,4 +1,4 @@
-"""The pods on each node, as its kubelet counts them when it admits one more.
+"""The pods on each node, virtual nodes included, as its kubelet counts them when it admits one more.
 
 A kubelet rejects a pod (``OutOfcpu``) while the requests of the new pod and of all its pods that have not ended exceed
 Allocatable. Slurm gives the resources of an ended job to the next job at once, but the containers of the old pod run
@@ -267,17 +267,22 @@ class PlannedOccupancy:
         """Return the occupants of all nodes that use a PersistentVolumeClaim (``namespace/name``)."""
         return self._occupancy.users(claim) + [occupant for occupant in self.planned if claim in occupant.claims]
 
-    def lacking(self, occupant: Occupant, offered: Resources) -> Resources:
-        """Return what the node has too little of for one more occupant, with what its pods take of it, sorted.
+    def used(self, node: str) -> Resources:
+        """Return the sum of the requests of the occupants of a node."""
+        used, planned = self._occupancy.used(node), self._used.get(node)
+        return used if planned is None else _sum(used, planned, 1)
+
+    def lacking(self, node: str, requests: Resources, offered: Resources) -> Resources:
+        """Return what a node has too little of for more requests, with what its pods take of it, sorted.
 
         ``offered`` is the node's Allocatable. Of a host port that is in use, the result has the one in use.
         """
-        used, planned = self._occupancy.used(occupant.node), self._used.get(occupant.node, NOTHING)
+        used, planned = self._occupancy.used(node), self._used.get(node, NOTHING)
         shortages: Resources = {}
-        for name, value in occupant.requests.items():
+        for name, value in requests.items():
             if host_ports.is_port(name):
                 shortages |= dict.fromkeys(host_ports.conflicts(name, (*used, *planned)), value)
-            # Placements.refusal has excluded a node whose Allocatable lacks the resource
+            # eligibility.refusal has excluded a node whose Allocatable lacks the resource
             elif name in offered:
                 taken = used.get(name, _ZERO) + planned.get(name, _ZERO)
                 if value + taken > offered[name]:

@@ -12,9 +12,9 @@ from bridge import names
 from bridge.script import consent
 from bridge.workload import eligibility, links, places, remote_gangs
 from scheduler.group_states import Pod
+from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.places.place_view import PlaceView, PoolView
 from scheduler.places.pool_shapes import Shape
-from scheduler.places.pool_usage import PlannedUsage
 
 STAYS = "a group that may go to Slurm stays there: not all its pods request a race"
 STAYS_WITHOUT_RACE = (
@@ -53,30 +53,30 @@ class Candidate(NamedTuple):
         return eligibility.may_pass(self.problem) if self.problem else bool(self.silent or self.full)
 
 
-def of(view: PlaceView, shape: Shape, usage: PlannedUsage, *, race: bool = False) -> list[Candidate]:
+def of(view: PlaceView, shape: Shape, occupancy: PlannedOccupancy, *, race: bool = False) -> list[Candidate]:
     """Return the places that the pods select, in the order of preference; with ``race``, for the race of a pod.
 
     The consent of the namespace is not included: :func:`with_consent`.
     """
     return [
-        _local(view, shape, usage) if name == names.LOCAL_POOL else of_pool(view, name, shape, usage, race=race)
+        _local(view, shape, occupancy) if name == names.LOCAL_POOL else of_pool(view, name, shape, occupancy, race=race)
         for name in shape.ordered
     ]
 
 
-def _local(view: PlaceView, shape: Shape, usage: PlannedUsage) -> Candidate:
-    full = shape.local_full(usage)
+def _local(view: PlaceView, shape: Shape, occupancy: PlannedOccupancy) -> Candidate:
+    full = shape.local_full(occupancy)
     problem = NO_SLURM if not view.colocated else "" if shape.fits_local() else full
     return Candidate(names.LOCAL_POOL, problem, full=full)
 
 
-def of_pool(view: PlaceView, name: str, shape: Shape, usage: PlannedUsage, *, race: bool = False) -> Candidate:
+def of_pool(view: PlaceView, name: str, shape: Shape, occupancy: PlannedOccupancy, *, race: bool = False) -> Candidate:
     """Return one pool as a place."""
     pool = view.pools[name]
     problem = (_no_gang(pool, name, shape) if shape.size > 1 else "") or shape.refusal(name)
     if not problem and race and not (pool.gang_races if shape.size > 1 else pool.races):
         problem = NO_RACE if not pool.races else NO_GANG_RACE
-    return Candidate(name, problem, pool.problem, "" if problem else shape.full(name, usage))
+    return Candidate(name, problem, pool.problem, "" if problem else shape.full(name, occupancy))
 
 
 def has_gangs(view: PlaceView, shape: Shape) -> bool:

@@ -20,19 +20,18 @@ from operator import itemgetter
 
 from bridge import names
 from bridge.core import isolation
-from bridge.workload import links, places, pods, remote_gangs
+from bridge.workload import links, places, pods, remote_gangs, resources
 from bridge.workload.pool_selection import NO_POOL, PoolSelector
 from bridge.workload.remote_gangs import Place
-from bridge.workload.resources import Resources
 from scheduler import gang_ranks, member_places, pod_group
 from scheduler.gang_ranks import Gang
 from scheduler.group_actions import BindToPool, Join, SetCondition, SetPlaces
 from scheduler.group_states import NEW, Pod
 from scheduler.member_actions import INCOMPLETE, incomplete
+from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
 from scheduler.places import candidates, place_policy, race_places
 from scheduler.places.place_view import PlaceView
 from scheduler.places.pool_shapes import Shape, Shapes
-from scheduler.places.pool_usage import PlannedUsage, requests
 from scheduler.pod_group import Group
 
 
@@ -56,17 +55,17 @@ class Decision:
     """The result of a decision.
 
     ``planned`` are the pods that the actions bind: they count on their nodes from now on
-    (:meth:`~scheduler.places.pool_usage.Usage.assume`). ``local`` are the pods that are left to the colocated Slurm.
+    (:meth:`~scheduler.nodes.occupancy.Occupancy.assume`). ``local`` are the pods that are left to the colocated Slurm.
     """
 
     actions: list[Action]
-    planned: list[tuple[str, str, Resources]]
+    planned: list[Occupant]
     local: list[Local]
 
 
 def decide(view: PlaceView) -> Decision:
     """Decide for every group that may go to a pool, in the order of their priority; at most one action for each pod."""
-    usage, shapes = PlannedUsage(view.usage), Shapes(view)
+    occupancy, shapes = PlannedOccupancy(view.occupancy), Shapes(view)
     waiting: list[tuple[tuple[int, str, str], Group]] = []
     results: _Results = []
     for group in view.groups:
@@ -78,11 +77,11 @@ def decide(view: PlaceView) -> Decision:
     for _, group in sorted(waiting, key=itemgetter(0)):
         try:
             if not _has_binding(view, group):
-                results += _decide_group(view, group, usage, shapes)
+                results += _decide_group(view, group, occupancy, shapes)
         except Exception as error:
             results += _report_failure(view, group, error)
     actions = [result for result in results if isinstance(result, Action)]
-    return Decision(actions, usage.planned, [result for result in results if isinstance(result, Local)])
+    return Decision(actions, occupancy.planned, [result for result in results if isinstance(result, Local)])
 
 
 def _report_failure(view: PlaceView, group: Group, error: Exception) -> _Results:
@@ -100,16 +99,16 @@ def _has_binding(view: PlaceView, group: Group) -> bool:
     return False
 
 
-def _decide_group(view: PlaceView, group: Group, usage: PlannedUsage, shapes: Shapes) -> _Results:
+def _decide_group(view: PlaceView, group: Group, occupancy: PlannedOccupancy, shapes: Shapes) -> _Results:
     if group.ref is None:
-        return _choose(view, group, usage, shapes.of(group.waiting))
+        return _choose(view, group, occupancy, shapes.of(group.waiting))
     if (gang := gang_ranks.present(group)) is not None:
-        return _join(view, group, gang, usage, shapes)
+        return _join(view, group, gang, occupancy, shapes)
     shape = shapes.of(group.waiting)
     # as long as members without a place in a job run, the others have none to join
     if not candidates.has_gangs(view, shape) or any(not pods.is_deleted(pod) for pod in group.running):
         singles = map(pod_group.of_one, group.waiting)
-        return [result for one in singles for result in _choose(view, one, usage, shapes.of(one.waiting))]
+        return [result for one in singles for result in _choose(view, one, occupancy, shapes.of(one.waiting))]
     if candidates.stays_in_slurm(view, shape, group.waiting[0]) and (group.running or not _requests_race(view, group)):
         return _stay(view, group)
     if pod_group.is_replaced(group):
@@ -118,7 +117,7 @@ def _decide_group(view: PlaceView, group: Group, usage: PlannedUsage, shapes: Sh
     if text := incomplete(group):
         return _leave(view, group, text) if is_at_slurm else _set_conditions(view, group.waiting, text, INCOMPLETE)
     chosen, strangers = member_places.choose_members(group)
-    results = _choose(view, chosen, usage, shapes.of(chosen.waiting), strangers)
+    results = _choose(view, chosen, occupancy, shapes.of(chosen.waiting), strangers)
     if is_at_slurm:  # the decision about the job there writes the conditions
         return [
             *[one for one in results if not isinstance(one, Local)],
@@ -128,7 +127,7 @@ def _decide_group(view: PlaceView, group: Group, usage: PlannedUsage, shapes: Sh
 
 
 def _choose(
-    view: PlaceView, group: Group, usage: PlannedUsage, shape: Shape, strangers: Sequence[Pod] = ()
+    view: PlaceView, group: Group, occupancy: PlannedOccupancy, shape: Shape, strangers: Sequence[Pod] = ()
 ) -> _Results:
     """Choose one pool for all waiting members; ``strangers`` are waiting pods of the group that get no place."""
     pod, selector, members = group.waiting[0], shape.selector, group.waiting
@@ -136,7 +135,7 @@ def _choose(
         return [] if view.colocated else _set_conditions(view, members, NO_POOL)
     if _wants_race(view, group):
         kept = next(filter(None, map(places.recorded, members)), ())
-        selection = _places(view, group, kept, shape, usage)
+        selection = _places(view, group, kept, shape, occupancy)
         if kept or len(selection.selected) > 1:
             return _race(view, group, kept, selection, strangers)
     if candidates.stays_in_slurm(view, shape, pod):
@@ -147,18 +146,18 @@ def _choose(
     # Slurm may start this job at any moment; on a pool, the pod would get a second one
     if shape.local and (pods.job_id(pod) is not None or view.has_job(pods.uid(pod))):
         return []
-    found = candidates.with_consent(view, members, candidates.of(view, shape, usage), lambda each: not each.why)
+    found = candidates.with_consent(view, members, candidates.of(view, shape, occupancy), lambda each: not each.why)
     refused = {each.name: why for each in found if (why := each.why)}
     open_pools = [each.name for each in found if each.name not in refused]
     if open_pools:
-        pool = place_policy.choose(view, open_pools, shape.requested, usage)
+        pool = place_policy.choose(view, open_pools, shape.requested, occupancy)
         reason = place_policy.explain(view, refused, open_pools)
         if pool == names.LOCAL_POOL:
             return _leave(view, group, reason)
         placed, unrecorded = _begin(view, group, strangers)
         if unrecorded:
             return [SetPlaces(group.key, tuple(unrecorded), (), f"pool {pool}: {reason}")]
-        return [_bind(group, placed, pool, reason, usage)]
+        return [_bind(group, placed, pool, reason, occupancy)]
     if any(each.name == names.LOCAL_POOL and not each.problem for each in found):
         return _leave(view, group, "no pool has room now; Slurm queues the pod")
     whom = "the pod" if len(members) == 1 else f"the {len(members)} pods of the group"
@@ -193,14 +192,14 @@ def _unrecorded(strangers: Sequence[Pod], placed: Iterable[tuple[Pod, Place]]) -
     return [(pod, place) for pod, place in wanted if places.recorded(pod) or not place.is_recorded(pod)]
 
 
-def _join(view: PlaceView, group: Group, gang: Gang, usage: PlannedUsage, shapes: Shapes) -> _Results:
+def _join(view: PlaceView, group: Group, gang: Gang, occupancy: PlannedOccupancy, shapes: Shapes) -> _Results:
     """Bind the waiting members to the pool where the others have their job, whether it has room now or not."""
     if gang.is_ending:
         text = f"{len(gang.members)} pods of the group's last job at pool {gang.pool} have not ended yet"
         return _set_conditions(view, group.waiting, text, "GangEnding")
     results, fitting = _Results(), list[Pod]()
     for pod in group.waiting:
-        if (obstacle := _obstacle(view, pod, gang, shapes.of([pod]), usage)) is None:
+        if (obstacle := _obstacle(view, pod, gang, shapes.of([pod]), occupancy)) is None:
             fitting.append(pod)
         else:
             results += _set_conditions(view, [pod], *obstacle)
@@ -209,19 +208,21 @@ def _join(view: PlaceView, group: Group, gang: Gang, usage: PlannedUsage, shapes
     text = f"every place of the group's job at pool {gang.pool} ({gang.size} pods) is taken by another pod"
     results += _set_conditions(view, [pod for pod in fitting if pods.uid(pod) not in bound], text, "GangFull")
     if placed:
-        bind = _bind(group, placed, gang.pool, "the group's job is there", usage)
+        bind = _bind(group, placed, gang.pool, "the group's job is there", occupancy)
         results.append(replace(bind, grant=gang.grant))
     return results
 
 
-def _obstacle(view: PlaceView, pod: Pod, gang: Gang, shape: Shape, usage: PlannedUsage) -> tuple[str, str] | None:
+def _obstacle(
+    view: PlaceView, pod: Pod, gang: Gang, shape: Shape, occupancy: PlannedOccupancy
+) -> tuple[str, str] | None:
     """Return why the pod cannot join the group's job now: message and reason of its condition; ``None`` if it can."""
     if not _has_shape(pod, gang, shape):
         return f"the pod requests other resources than the pods of the group's job at pool {gang.pool}", "GangDiffers"
     if gang.pool not in view.pools:
         return f"the group's job is at pool {gang.pool}, which has no node", "NoRoomNow"
     # there is room: its place in the job is free
-    found = candidates.of_pool(view, gang.pool, shape, usage)._replace(full="")
+    found = candidates.of_pool(view, gang.pool, shape, occupancy)._replace(full="")
     (found,) = candidates.with_consent(view, [pod], [found], lambda each: not each.why)
     why, reason = found.why, "NoRoomNow" if found.may_open else "Unschedulable"
     return (f"the group's job is at pool {gang.pool}, which does not take the pod: {why}", reason) if why else None
@@ -231,15 +232,15 @@ def _has_shape(pod: Pod, gang: Gang, shape: Shape) -> bool:
     """Whether the job has a rank for a pod that requests what this one does."""
     if gang.shapes:
         return links.shape(pod) in gang.shapes
-    return shape.requested == requests(next(iter(gang.members.values())))
+    return shape.requested == resources.node_requests(next(iter(gang.members.values()))["spec"])
 
 
 def _bind(
-    group: Group, placed: Sequence[tuple[Pod, Place | None]], pool: str, why: str, usage: PlannedUsage
+    group: Group, placed: Sequence[tuple[Pod, Place | None]], pool: str, why: str, occupancy: PlannedOccupancy
 ) -> BindToPool:
     """Bind pods with their places in the group's job."""
     for pod, _ in placed:
-        usage.plan(pods.uid(pod), pool, requests(pod))
+        occupancy.plan(occupancy.occupant(pod, pool))
     return BindToPool(group.key, tuple(placed), pool, why)
 
 
@@ -269,12 +270,12 @@ def _wants_race(view: PlaceView, group: Group) -> bool:
 
 
 def _places(
-    view: PlaceView, group: Group, kept: tuple[str, ...], shape: Shape, usage: PlannedUsage
+    view: PlaceView, group: Group, kept: tuple[str, ...], shape: Shape, occupancy: PlannedOccupancy
 ) -> race_places.Places:
     """Select the places of a group that races. The colocated Slurm keeps its place: the group may have a job there."""
     if view.has_job(group.key) or any(pods.job_id(pod) is not None for pod in group.waiting):
         kept = *kept, names.LOCAL_POOL  # it had a job there before it raced
-    found = candidates.of(view, shape, usage, race=True)
+    found = candidates.of(view, shape, occupancy, race=True)
     found = candidates.with_consent(view, group.waiting, found, lambda each: not each.problem and not each.silent)
     stays = names.LOCAL_POOL in kept
     found = [each._replace(problem="") if stays and each.name == names.LOCAL_POOL else each for each in found]

@@ -8,16 +8,16 @@ from decimal import Decimal
 from bridge import names
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
+from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.places.place_view import PlaceView, Policy
-from scheduler.places.pool_usage import PlannedUsage
 
 
-def choose(view: PlaceView, pools: list[str], requested: Resources, usage: PlannedUsage) -> str:
+def choose(view: PlaceView, pools: list[str], requested: Resources, occupancy: PlannedOccupancy) -> str:
     """Return one of the pools that have room, by the policy. ``pools`` is in the order of preference."""
     if view.policy == "least-loaded":
-        return min(pools, key=lambda name: _load(view, name, requested, usage))
+        return min(pools, key=lambda name: _load(view, name, requested, occupancy))
     if view.policy == "weight":
-        return min(pools, key=lambda name: _count(view, name, usage) / max(1, view.weights.get(name, 1)))
+        return min(pools, key=lambda name: _count(view, name, occupancy) / max(1, view.weights.get(name, 1)))
     if view.policy == "soonest":
         return min(pools, key=lambda name: _wait(view, name))
     return pools[0]
@@ -32,10 +32,10 @@ def _members(view: PlaceView, name: str) -> list[NodeView]:
     return list(view.nodes) if name == names.LOCAL_POOL else [view.pools[name].node]
 
 
-def _load(view: PlaceView, name: str, requested: Resources, usage: PlannedUsage) -> Decimal:
+def _load(view: PlaceView, name: str, requested: Resources, occupancy: PlannedOccupancy) -> Decimal:
     """Return the largest used share, with the pod, of the resources that the pod requests."""
     members = _members(view, name)
-    used = [usage.of(node.name) for node in members]
+    used = [occupancy.used(node.name) for node in members]
     shares = [Decimal(0)]
     for resource, value in requested.items():
         offered = sum(((node.offered or {}).get(resource, Decimal(0)) for node in members), Decimal(0))
@@ -44,8 +44,8 @@ def _load(view: PlaceView, name: str, requested: Resources, usage: PlannedUsage)
     return max(shares)
 
 
-def _count(view: PlaceView, name: str, usage: PlannedUsage) -> Decimal:
-    return sum((usage.of(node.name).get("pods", Decimal(0)) for node in _members(view, name)), Decimal(0))
+def _count(view: PlaceView, name: str, occupancy: PlannedOccupancy) -> Decimal:
+    return sum((occupancy.used(node.name).get("pods", Decimal(0)) for node in _members(view, name)), Decimal(0))
 
 
 _WORDS: Mapping[Policy, str] = {

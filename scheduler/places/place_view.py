@@ -11,7 +11,7 @@ from bridge import names
 from bridge.workload import eligibility
 from bridge.workload.eligibility import NodeView
 from scheduler.group_states import GroupState
-from scheduler.places.pool_usage import Usage
+from scheduler.nodes.occupancy import Occupancy
 from scheduler.pod_group import Group
 
 Policy = Literal["order", "least-loaded", "weight", "soonest"]
@@ -83,7 +83,7 @@ class PlaceView:
     groups: Iterable[Group]
     pools: Mapping[str, PoolView]
     nodes: tuple[NodeView, ...]
-    usage: Usage
+    occupancy: Occupancy
     states: Mapping[str, GroupState]
     policy: Policy
     weights: Mapping[str, int]

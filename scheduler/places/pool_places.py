@@ -25,9 +25,9 @@ from scheduler.group_actions import URGENCY, BindToPool, Join, SetCondition, Set
 from scheduler.group_index import GroupIndex
 from scheduler.group_objects import GroupObjects
 from scheduler.group_states import GroupStates
+from scheduler.nodes.occupancy import Occupancy
 from scheduler.places import place_decide
 from scheduler.places.place_view import NamespaceView, PlaceView, pool_view
-from scheduler.places.pool_usage import Usage
 from scheduler.places.slurm_place import SlurmPlace
 from scheduler.pod_group import Group
 from scheduler.pod_writer import PodWriter
@@ -55,22 +55,21 @@ class PoolPlaces:
         groups: GroupIndex,
         group_objects: GroupObjects,
         writer: PodWriter,
+        occupancy: Occupancy,
         has_call: Callable[[str], bool],
     ) -> None:
         self._loop, self._config, self._nodes = loop, shared.config, shared.nodes
         self._states, self._groups, self._writer, self._slurm = states, groups, writer, slurm
-        self._group_objects, self._has_call = group_objects, has_call
+        self._group_objects, self._occupancy, self._has_call = group_objects, occupancy, has_call
         # not those of the loop: calls to a slurmrestd that does not answer may hold all of them
         self.workers = Workers("pools-worker", shared.config.workers, done=loop.acted, clock=shared.clock)
-        self._usage = Usage()
         self._lock = threading.Lock()
         self._candidates: set[str] = set()  # the UIDs of the pods that may go to a pool; most pods never do
         self._views: dict[str, tuple[Node, NodeView]] = {}
         self._namespaces = Namespaces(namespaces.read_from(shared.kube), shared.clock, NAMESPACE_REMEMBERED)
 
-    def changed(self, kind: str, old: Pod | None, new: Pod | None) -> None:
-        """Apply a change of the cache of pods: ``kind`` is add, update or delete. For any thread."""
-        self._usage.changed(kind, old, new)
+    def changed(self, _: str, old: Pod | None, new: Pod | None) -> None:
+        """Apply a change of the cache of pods. For any thread."""
         with self._lock:
             if new is not None and pods.is_open(new) and (self._slurm is None or pool_selection.of(new).remote):
                 self._candidates.add(pods.uid(new))
@@ -104,10 +103,9 @@ class PoolPlaces:
         groups = [*pod_group.of_each(bare_pods), *self._idle_groups(keys)]
         if not groups:
             return set()
-        self._forget_failed_binds(groups)
         decision = place_decide.decide(self._view(groups, at_slurm, races))
-        for uid, node, requested in decision.planned:
-            self._usage.assume(uid, node, requested)
+        for occupant in decision.planned:
+            self._occupancy.assume(occupant)
         for action in decision.actions:
             call, kind = (lambda a=action: self._act(a)), type(action)
             self.workers.submit(_key(action), call, URGENCY[kind], kind=label_of(kind))
@@ -122,14 +120,6 @@ class PoolPlaces:
         self._group_objects.request(idle, lambda _: False, self.workers)
         return [group for group in idle if not any(self._has_call(pods.uid(pod)) for pod in group.open)]
 
-    def _forget_failed_binds(self, groups: list[Group]) -> None:
-        """Stop counting the waiting pods: the workers have refused their earlier bind, or it has failed."""
-        for group in groups:
-            for pod in group.waiting:
-                uid = pods.uid(pod)
-                if self._usage.counts(uid) and self._states.of(uid).bound_at is None:
-                    self._usage.forget(uid)
-
     def _view(self, groups: list[Group], at_slurm: Set[str], races: bool) -> PlaceView:
         nodes, settings = self._nodes_with_views(), self._config.pools
         pools = {view.name: pool_view(node, view) for node, view in nodes if pool_selection.is_virtual(node)}
@@ -137,7 +127,7 @@ class PoolPlaces:
             groups=groups,
             pools=pools if settings.enabled else {},  # virtual nodes of another installation
             nodes=tuple(eligibility.with_rivals([view for node, view in nodes if self._is_colocated(node)])),
-            usage=self._usage,
+            occupancy=self._occupancy,
             states=self._states.by_uid,
             policy=settings.policy,
             weights=settings.weights,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 from bridge import names
@@ -13,8 +12,8 @@ from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler import member_places
 from scheduler.group_states import Pod
+from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.places.place_view import PlaceView
-from scheduler.places.pool_usage import PlannedUsage, requests
 
 
 class Kind(NamedTuple):
@@ -74,21 +73,21 @@ class Shape:
                 return why
         return ""
 
-    def full(self, name: str, usage: PlannedUsage) -> str:
+    def full(self, name: str, occupancy: PlannedOccupancy) -> str:
         """Return the reason why a pool has no room now; empty if it has room."""
-        why = self._full.get(name) or too_full(usage, self.requested, self._view.pools[name].node)
+        why = self._full.get(name) or too_full(occupancy, self.requested, self._view.pools[name].node)
         if why:
             self._full[name] = why
         return why
 
-    def local_full(self, usage: PlannedUsage) -> str:
+    def local_full(self, occupancy: PlannedOccupancy) -> str:
         """Return why too few nodes of the colocated Slurm have room now; empty if enough have. No decision binds there.
 
         The reason is that of the last node.
         """
         if self._local is None:
             self._local = self._lack_of_nodes(
-                lambda kind, node: eligibility.refusal(*kind, node) or too_full(usage, kind[1], node)
+                lambda kind, node: eligibility.refusal(*kind, node) or too_full(occupancy, kind[1], node)
             )
         return self._local
 
@@ -135,13 +134,10 @@ class Shapes:
 
 def _kind(pod: Pod) -> Kind:
     spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
-    return Kind(pool_selection.of(pod), spec, requests(pod))
+    return Kind(pool_selection.of(pod), spec, resources.node_requests(pod["spec"]))
 
 
-def too_full(usage: PlannedUsage, requested: Resources, node: NodeView) -> str:
+def too_full(occupancy: PlannedOccupancy, requested: Resources, node: NodeView) -> str:
     """Return the reason why a node has no room for a request now; empty if it has room."""
-    used = usage.of(node.name)
-    for name in sorted(requested):
-        if used.get(name, Decimal(0)) + requested[name] > (node.offered or {}).get(name, Decimal(0)):
-            return f"no room for {name} now"
-    return ""
+    lacking = occupancy.lacking(node.name, requested, node.offered or {})
+    return f"no room for {next(iter(lacking))} now" if lacking else ""

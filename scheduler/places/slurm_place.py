@@ -68,14 +68,14 @@ class SlurmPlace:
         groups: GroupIndex,
         group_objects: GroupObjects,
         writer: PodWriter,
+        occupancy: Occupancy,
         has_call: Callable[[str], bool],
     ) -> None:
         dependencies = self.dependencies = sources.dependencies
         self._loop, self._sources, self._states, self._groups = loop, sources, states, groups
-        self._group_objects, self._has_call = group_objects, has_call
+        self._group_objects, self._occupancy, self._has_call = group_objects, occupancy, has_call
         self._max_grace = dependencies.config.max_grace_period
         self._storage = Storage(on_change=loop.wake)
-        self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken, self._max_grace)
         self._new = NewPods(dependencies.pods)
         self._unchanged = UnchangedPods()
         self._head = QueueHead()
@@ -101,11 +101,10 @@ class SlurmPlace:
         """Subscribe to the caches and to the poller; the loop does so later, so its decisions find changes here."""
         caches = self._sources
         self.dependencies.pods.subscribe(self._new.changed)
-        for cache in (self.dependencies.pods, caches.others):
-            cache.subscribe(self._occupancy.changed)
+        caches.others.subscribe(self._occupancy.changed)
         for cache in caches.storage:
             cache.subscribe(self._storage.changed)
-        self.dependencies.poller.subscribe(self._woken)
+        self.dependencies.poller.subscribe(self._loop.look_again)
         self.dependencies.poller.subscribe_hints(lambda link: self._loop.touch(link.keys, at_once=True))
 
     def ready(self) -> bool:
@@ -209,7 +208,6 @@ class SlurmPlace:
         snapshot = self._snapshot
         unsettled = self._settle(snapshot)
         self._device_names.request(self._loop.workers)
-        self._occupancy.correct(self.dependencies.pods.picked(), self._is_binding)
         view = self._view(snapshot, updates)
         bare_pods = self._unchanged.changed(view, self._idle_bare_pods(here))
         closed = view.placements.closed if whole else frozenset[str]()
@@ -320,11 +318,6 @@ class SlurmPlace:
                 self._brake, count, pods_without_job.keys(), now, self._limits, reported=pods_without_job.keys()
             )
         return self._brake.engaged
-
-    def _woken(self, *_: object) -> None:
-        """Decide for the pods with changed jobs or with an allocated job; for all others, soon."""
-        self._loop.touch(())
-        self._loop.wake()
 
     def _dispatch(self, action: group_actions.Action) -> None:
         # the actions that write the state of the job are one at a time for all members of the group

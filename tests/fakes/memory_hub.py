@@ -164,8 +164,8 @@ class MemoryHub:
         self.pods.subscribe(self.scheduler.pools.changed)
         self.pods.subscribe(self.scheduler.groups.changed)
         self.pods.subscribe(self.scheduler.slurm._new.changed)
-        self.pods.subscribe(self.scheduler.slurm._occupancy.changed)
-        self.others.subscribe(self.scheduler.slurm._occupancy.changed)
+        self.pods.subscribe(self.scheduler.occupancy.changed)
+        self.others.subscribe(self.scheduler.occupancy.changed)
         self.nodes.subscribe(self.scheduler._node_changed)
         self.queues = (Queue(), Queue())
         for loop, queue in zip(self.loops, self.queues, strict=True):

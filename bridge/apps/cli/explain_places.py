@@ -15,22 +15,22 @@ from bridge.apps.view.records import PlaceRecord
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, places, pods, pool_selection, queue_wait
 from bridge.workload.resources import Resources
+from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy
 from scheduler.places import candidates, place_view
 from scheduler.places.candidates import Candidate
 from scheduler.places.place_view import NamespaceView, PlaceView
 from scheduler.places.pool_shapes import Shapes
-from scheduler.places.pool_usage import PlannedUsage, Usage
 
 
-class _ReadUsage(Usage):
-    """The usage of pools as a user may read it: that of a pool is read when a rule needs it."""
+class _ReadOccupancy(Occupancy):
+    """The occupancy of pools as a user may read it: that of a pool is read when a rule needs it."""
 
     def __init__(self, read: Callable[[str], Resources | None]) -> None:
-        super().__init__()
+        super().__init__("")
         self._read = read
         self.known: set[str] = set()
 
-    def of(self, node: str) -> Resources:
+    def used(self, node: str) -> Resources:
         """Return the requests of the pods on a node; nothing if the user may not list them."""
         found = self._read(node)
         if found is not None:
@@ -42,7 +42,7 @@ class PoolReader:
     """The pools of the cluster, as one command reads them. Raises :class:`~bridge.errors.KubeError`."""
 
     def __init__(self, session: CommandSession) -> None:
-        self._session, self._usage = session, _ReadUsage(session.requested_on)
+        self._session, self._occupancy = session, _ReadOccupancy(session.requested_on)
         self._messages: dict[str, str] = {}
         self.pools: dict[str, place_view.PoolView] = {}
         for node in filter(pool_selection.is_virtual, session.nodes()):
@@ -54,7 +54,7 @@ class PoolReader:
             groups=(),
             pools=self.pools,
             nodes=(),
-            usage=self._usage,
+            occupancy=self._occupancy,
             states={},
             policy="order",
             weights={},
@@ -62,7 +62,7 @@ class PoolReader:
             namespace=self._namespace,
             colocated=bool(session.config.slurm_rest_api),
         )
-        self._shapes, self._planned = Shapes(self._view), PlannedUsage(self._usage)
+        self._shapes, self._planned = Shapes(self._view), PlannedOccupancy(self._occupancy)
 
     def candidates(self, pod: pods.Pod) -> dict[str, Candidate]:
         """Return the pools that the pod selects by name, in the order of preference, as the scheduler judges them.
@@ -94,7 +94,7 @@ class PoolReader:
         return {
             name: PoolFacts(
                 found.get(name),
-                name in self._usage.known,
+                name in self._occupancy.known,
                 self._messages.get(name, ""),
                 self.pools[name].wait if name in self.pools else 0.0,
                 offers.get(name),

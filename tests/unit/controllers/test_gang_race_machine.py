@@ -35,8 +35,8 @@ from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.virtual_pod_act import PodActor
 from scheduler import gang_ranks, pod_group
 from scheduler.group_actions import BindToPool, SetPlaces
+from scheduler.nodes.occupancy import Occupancy
 from scheduler.places import place_decide, place_view
-from scheduler.places.pool_usage import Usage
 from tests import builders
 from tests.examples import examples
 from tests.fakes.clock import FakeClock
@@ -206,7 +206,7 @@ class Hub:
         nodes = [virtual_node(name) for name in SITES]
         pools = {node["metadata"]["name"]: place_view.pool_view(node, eligibility.view(node)) for node in nodes}
         slurm = (eligibility.view(builders.node(SLURM, allocatable={"cpu": "64", "pods": "9"})),) * SIZE
-        view = place_view.PlaceView([group], pools, slurm, Usage(), {}, "order", {}, 0.0, most_places=3)
+        view = place_view.PlaceView([group], pools, slurm, Occupancy(""), {}, "order", {}, 0.0, most_places=3)
         for action in place_decide.decide(view).actions:
             with contextlib.suppress(KubeConflictError, KubeNotFoundError):
                 for pod, place in action.members if isinstance(action, BindToPool | SetPlaces) else ():

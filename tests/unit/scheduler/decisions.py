@@ -9,14 +9,23 @@ from typing import Any
 from bridge.config.hub import Config
 from bridge.slurm.models import Snapshot
 from bridge.workload.eligibility import NodeView
+from bridge.workload.resources import Resources
 from scheduler import group_decide, pod_group
 from scheduler.group_actions import Action, Submit
 from scheduler.group_states import NEW, Failure, GroupState, GroupStates
-from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.occupancy import Occupancy, Occupant
 from scheduler.nodes.placement import Placements
 from scheduler.pod_group import Group
 from scheduler.rules import SchedulerView
 from tests.builders import VERSION, Object, slurm_nodes
+
+
+def occupied(**taken: Resources) -> Occupancy:
+    """Return the occupancy of nodes, each with one pod that requests this much, by the name of the node."""
+    there = Occupancy("ours")
+    for node, requests in taken.items():
+        there.assume(Occupant(f"on-{node}", f"ns/on-{node}", node, requests, ours=True, link_key=f"on-{node}"))
+    return there
 
 
 def placements(nodes: Iterable[NodeView], **more: Any) -> Placements:

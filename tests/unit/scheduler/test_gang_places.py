@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from bridge import names
-from bridge.workload import links, pods, remote_gangs
+from bridge.workload import links, pods, remote_gangs, resources
 from bridge.workload.remote_gangs import Place
 from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
 from scheduler.group_states import NEW
 from scheduler.places.place_view import PoolView
-from scheduler.places.pool_usage import Usage, requests
 from tests import builders
 from tests.unit.scheduler import test_pools
+from tests.unit.scheduler.decisions import occupied
 from tests.unit.scheduler.test_pools import SECRET, lets, look, node
 
 SIZE = 3
@@ -72,10 +72,9 @@ def test_all_members_get_one_pool_with_room_for_the_sum() -> None:
     assert placed(actions) == {f"u{slot}": ("b", f"new/{slot}/3") for slot in range(SIZE)}
     assert len(actions) == 1
     assert actions[0].why == "first with room; not a (too little cpu)"
-    usage = Usage()
-    usage.assume("other", "a", requests(member(0, cpu="6")))
-    assert set(placed(decide(waiting(), pool("a"), usage=usage))) == set()
-    assert set(placed(decide(waiting(), pool("a"), pool("b"), usage=usage)).values()) == {
+    occupancy = occupied(a=resources.node_requests(member(0, cpu="6")["spec"]))
+    assert set(placed(decide(waiting(), pool("a"), occupancy=occupancy))) == set()
+    assert set(placed(decide(waiting(), pool("a"), pool("b"), occupancy=occupancy)).values()) == {
         ("b", f"new/{slot}/3") for slot in range(SIZE)
     }
 
@@ -149,10 +148,11 @@ def test_the_last_member_needs_no_pool_that_runs_groups() -> None:
 def test_a_pool_that_cannot_run_the_group_says_why() -> None:
     members = waiting()
     why = "a (does not run groups of pods), b (no room for cpu now)"
-    usage = Usage()
-    usage.assume("other", "b", requests(member(0, cpu="6")))
+    occupancy = occupied(b=resources.node_requests(member(0, cpu="6")["spec"]))
     text = f"no pool takes the 3 pods of the group now: {why}"
-    assert set(said(decide(members, pool("a", gangs=False), pool("b"), usage=usage)).values()) == {("NoRoomNow", text)}
+    assert set(said(decide(members, pool("a", gangs=False), pool("b"), occupancy=occupancy)).values()) == {
+        ("NoRoomNow", text)
+    }
     members[1] = member(1, cpu="2")
     why = "does not run groups whose pods request different resources"
     text = f"no pool takes the 3 pods of the group: a ({why})"
@@ -195,9 +195,8 @@ def test_while_the_cache_does_not_show_a_binding_nothing_is_decided() -> None:
 # --- members of a job that is there -----------------------------------------------------------------------------------
 def test_a_member_gets_a_free_rank_of_the_job_although_the_pool_is_full() -> None:
     there, later = [member(0, "old/2/3"), member(1, "old/1/3")], member(2)
-    usage = Usage()
-    usage.assume("other", "a", requests(member(0, cpu="8")))
-    assert placed(decide([*there, later], pool("a"), pool("b"), usage=usage)) == {"u2": ("a", "old/0/3")}
+    occupancy = occupied(a=resources.node_requests(member(0, cpu="8")["spec"]))
+    assert placed(decide([*there, later], pool("a"), pool("b"), occupancy=occupancy)) == {"u2": ("a", "old/0/3")}
     there[1]["status"]["phase"] = "Failed"
     again = member(1, uid="again", name="train-1-again")
     assert placed(decide([*there, later, again], pool("a"))) == {"again": ("a", "old/1/3"), "u2": ("a", "old/0/3")}
@@ -269,9 +268,8 @@ def test_members_of_different_requests_get_a_pool_that_runs_them_and_their_shape
     assert [(pods.uid(pod), place) for pod, place in bind.members] == [
         (f"u{slot}", Place("new", slot, SIZE, mixed_shapes())) for slot in range(SIZE)
     ]
-    usage = Usage()
-    usage.assume("other", "b", requests(member(0, cpu="1")))
-    (message,) = {text for _, text in said(decide(members, *pools, usage=usage)).values()}
+    occupancy = occupied(b=resources.node_requests(member(0, cpu="1")["spec"]))
+    (message,) = {text for _, text in said(decide(members, *pools, occupancy=occupancy)).values()}
     assert "b (no room for cpu now)" in message, "the sum counts"
 
 

@@ -177,12 +177,12 @@ def test_placements_forget_the_pods_that_no_longer_wait():
 def test_a_member_counts_on_its_node_while_its_gang_is_bound(monkeypatch):
     hub = MemoryHub(("n1",))
     hub.scheduler.groups.uids["m"] = "gang"
-    hub.scheduler.slurm._occupancy.assume(Occupant("m", "ns/m", "n1", {}, ours=True, link_key="gang"))
+    hub.scheduler.occupancy.assume(Occupant("m", "ns/m", "n1", {}, ours=True, link_key="gang"))
     busy = {"gang"}
     monkeypatch.setattr(hub.scheduler.workers, "busy", lambda key: key in busy)
     for binding in (True, False):
-        hub.scheduler.slurm._occupancy.correct({"m"}, hub.scheduler.slurm._is_binding)
-        assert [each.uid for each in hub.scheduler.slurm._occupancy.of("n1")] == ["m"] * binding
+        hub.scheduler.occupancy.correct({"m"}, hub.scheduler._is_binding)
+        assert [each.uid for each in hub.scheduler.occupancy.of("n1")] == ["m"] * binding
         busy.clear()
 
 

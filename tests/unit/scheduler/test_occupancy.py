@@ -47,7 +47,7 @@ def occupancy(*there):
 
 def lacking(the_occupancy, the_pod):
     planned = PlannedOccupancy(the_occupancy)
-    return list(planned.lacking(planned.occupant(the_pod, "n1"), kube_node().offered))
+    return list(planned.lacking("n1", planned.occupant(the_pod, "n1").requests, kube_node().offered))
 
 
 def look(pods, jobs, the_occupancy, *, states=None, now=NOW, time=None):

@@ -23,10 +23,10 @@ from scheduler.group_states import NEW
 from scheduler.places import place_decide, place_view
 from scheduler.places.place_view import pool_view
 from scheduler.places.pool_places import namespace_views
-from scheduler.places.pool_usage import Usage, requests
 from scheduler.pod_group import Group
 from tests import builders
 from tests.fakes.clock import FakeClock
+from tests.unit.scheduler.decisions import occupied
 
 TOLERATIONS = [{"key": key, "operator": "Exists"} for key in (names.VIRTUAL_TAINT, names.POOL_TAINT)]
 
@@ -69,7 +69,7 @@ def groups_of(pods: list[Any]) -> list[Group]:
 
 def look(pods: list[Any], *pools: place_view.PoolView, **more: Any) -> list[Any]:
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": ()}
-    options |= {"usage": Usage(), "states": {}} | more
+    options |= {"occupancy": occupied(), "states": {}} | more
     decision = place_decide.decide(place_view.PlaceView(groups_of(pods), {p.node.name: p for p in pools}, **options))
     return [*decision.actions, *decision.local]
 
@@ -108,9 +108,8 @@ def test_without_a_pool_that_runs_groups_each_member_goes_on_its_own() -> None:
 
 
 def test_a_pool_that_is_silent_or_full_waits_with_its_reason() -> None:
-    usage = Usage()
-    usage.assume("other", "b", {"cpu": Decimal(8)})
-    (action,) = look([pod()], pool("a", problem="not ready: SiteSilent"), pool("b"), usage=usage)
+    occupancy = occupied(b={"cpu": Decimal(8)})
+    (action,) = look([pod()], pool("a", problem="not ready: SiteSilent"), pool("b"), occupancy=occupancy)
     assert isinstance(action, SetCondition)
     assert action.reason == "NoRoomNow"
     assert action.message == "no pool takes the pod now: a (not ready: SiteSilent), b (no room for cpu now)"
@@ -153,10 +152,9 @@ def test_a_pool_is_checked_once_for_all_pods_that_request_the_same(monkeypatch: 
         return original(spec, asked, target)
 
     monkeypatch.setattr(eligibility, "refusal", refusal)
-    usage = Usage()
-    usage.assume("other", "n1", {"cpu": Decimal(8)})
+    occupancy = occupied(n1={"cpu": Decimal(8)})
     many = [pod(f"u{n}", cpu="4", pools="*,local") for n in range(20)]
-    actions = look(many, pool("a"), pool("b", cpu="2"), nodes=(node("n1"),), usage=usage)
+    actions = look(many, pool("a"), pool("b", cpu="2"), nodes=(node("n1"),), occupancy=occupancy)
     assert [type(action) for action in actions] == [BindToPool] * 2 + [place_decide.Local] * 18
     assert sorted(checked) == ["a", "b", "n1", "n1"], "n1 is checked for its room, and for its size"
 
@@ -167,10 +165,9 @@ def test_the_number_of_pods_counts() -> None:
 
 
 def test_the_least_loaded() -> None:
-    usage = Usage()
-    usage.assume("other", "a", {"cpu": Decimal(4)})
-    assert chosen([pod()], pool("a"), pool("b"), policy="least-loaded", usage=usage) == "b"
-    assert chosen([pod()], pool("a", cpu="64"), pool("b", cpu="2"), policy="least-loaded", usage=usage) == "a"
+    occupancy = occupied(a={"cpu": Decimal(4)})
+    assert chosen([pod()], pool("a"), pool("b"), policy="least-loaded", occupancy=occupancy) == "b"
+    assert chosen([pod()], pool("a", cpu="64"), pool("b", cpu="2"), policy="least-loaded", occupancy=occupancy) == "a"
 
 
 def test_by_weight() -> None:
@@ -213,13 +210,12 @@ def test_pods_that_request_the_same_are_decided_like_others(
             if race and number % 3:
                 made["metadata"]["annotations"][names.PLACEMENT] = names.RACE
             many.append(made)
-        usage = Usage()
-        usage.assume("u3", "b", {"cpu": Decimal(6)})
+        occupancy = occupied(b={"cpu": Decimal(6)})
         labelled = dataclasses.replace(pool("c", cpu="16"), races=True)
         labelled = dataclasses.replace(labelled, node=dataclasses.replace(labelled.node, labels={"gpu": "a100"}))
         pools_ = (dataclasses.replace(pool("a"), races=True), pool("b"), labelled, pool("d", problem="not ready"))
         options: dict[str, Any] = {"policy": policy, "most_places": 2 if race else 0, "nodes": (node("n1", cpu="2"),)}
-        actions = look(many, *pools_, usage=usage, **options, **lets("a"))
+        actions = look(many, *pools_, occupancy=occupancy, **options, **lets("a"))
         return [(type(a), a.pod["metadata"]["uid"], getattr(a, "pool", ""), getattr(a, "places", ())) for a in actions]
 
     assert decisions(distinct=False) == decisions(distinct=True)
@@ -292,9 +288,8 @@ def test_the_colocated_slurm_is_one_of_them() -> None:
 
 
 def test_where_nothing_has_room_slurm_queues_if_it_ever_could() -> None:
-    usage = Usage()
-    usage.assume("other", "n1", {"cpu": Decimal(8)})
-    assert chosen([pod(pools="*,local")], pool("a", problem="x"), nodes=(node("n1"),), usage=usage) == "local"
+    occupancy = occupied(n1={"cpu": Decimal(8)})
+    assert chosen([pod(pools="*,local")], pool("a", problem="x"), nodes=(node("n1"),), occupancy=occupancy) == "local"
     (action,) = look([pod(pools="*,local", cpu="9")], pool("a", problem="x"), nodes=(node("n1"),))
     assert isinstance(action, SetCondition)
 
@@ -319,30 +314,30 @@ def test_a_pod_that_was_just_bound_is_not_bound_again() -> None:
 
 
 @given(st.lists(st.sampled_from(["bind", "bind-other", "finish", "delete", "assume"]), max_size=30))
-def test_usage_is_what_the_bound_pods_ask_for(steps: list[str]) -> None:
-    usage = Usage()
+def test_the_occupancy_is_what_the_bound_pods_ask_for(steps: list[str]) -> None:
+    there = occupied()
     where: str | None = None
     for step in steps:
         body = pod(nodeName="a" if step == "bind" else "b")
         if step in ("bind", "bind-other"):
-            usage.changed("update", None, body)
-            where = where or body["spec"]["nodeName"]
+            there.changed("update", None, body)
+            where = body["spec"]["nodeName"]
         elif step == "assume":
-            usage.assume("u1", "a", requests(body))
+            there.assume(there.occupant(body, "a"))
             where = "a"
         else:
             body["status"]["phase"] = "Failed" if step == "finish" else "Running"
-            usage.changed("delete" if step == "delete" else "update", None, body)
+            there.changed("delete" if step == "delete" else "update", None, body)
             where = None
     for name in ("a", "b"):
-        assert usage.of(name).get("cpu", 0) == (1 if name == where else 0)
+        assert there.used(name).get("cpu", 0) == (1 if name == where else 0)
 
 
 @pytest.mark.parametrize("kind", ["add", "update"])
 def test_a_pod_bound_by_somebody_else_counts(kind: str) -> None:
-    usage = Usage()
-    usage.changed(kind, None, pod(nodeName="a", cpu="3"))
-    assert usage.of("a") == {"cpu": Decimal(3), "pods": Decimal(1)}
+    there = occupied()
+    there.changed(kind, None, pod(nodeName="a", cpu="3"))
+    assert there.used("a") == {"cpu": Decimal(3), "pods": Decimal(1)}
 
 
 def test_without_slurm_a_pod_that_asks_for_no_pool_is_told_so_and_with_slurm_left_to_it() -> None:

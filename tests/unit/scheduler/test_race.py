@@ -15,8 +15,8 @@ from scheduler import pod_group
 from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
 from scheduler.places import candidates, place_decide, place_view, race_places
 from scheduler.places.candidates import Candidate
-from scheduler.places.pool_usage import Usage
 from tests import builders
+from tests.unit.scheduler.decisions import occupied
 
 TOLERATIONS = [{"key": key, "operator": "Exists"} for key in (names.VIRTUAL_TAINT, names.POOL_TAINT)]
 
@@ -41,14 +41,12 @@ def pool(name: str, problem: str = "", races: bool = True) -> place_view.PoolVie
 def look(
     the_pod: Any, *pools: place_view.PoolView, most: int = 3, full: str = "", **more: Any
 ) -> place_decide.Action | place_decide.Local | None:
-    usage = Usage()
-    for name in full.split():
-        usage.assume(f"on-{name}", name, {"cpu": Decimal(8)})
+    occupancy = occupied(**{name: {"cpu": Decimal(8)} for name in full.split()})
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": (), "states": {}}
     view = place_view.PlaceView(
         [pod_group.of_one(the_pod)],
         {p.node.name: p for p in pools},
-        **options | {"usage": usage, "most_places": most} | more,
+        **options | {"occupancy": occupancy, "most_places": most} | more,
     )
     decision = place_decide.decide(view)
     results = [*decision.actions, *decision.local]
