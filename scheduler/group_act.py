@@ -20,7 +20,7 @@ from scheduler.devices.claim_store import ClaimMissingError
 from scheduler.devices.claims import Claims
 from scheduler.devices.device_names import DeviceNames
 from scheduler.devices.taken_devices import TakenDevices
-from scheduler.group_states import GroupState, GroupStates
+from scheduler.group_states import GroupState, GroupStates, Wait
 from scheduler.job_act import JobActor
 from scheduler.nodes.current_placements import CurrentPlacements
 from scheduler.pod_group import Group
@@ -99,12 +99,10 @@ class SlurmActor:
                     self._jobs.exclude(action)
                 case group_actions.Shrink():
                     self._jobs.shrink(action)
-                case group_actions.Join():
-                    self._writer.join(action.group)
                 case group_actions.SetApart():
                     self._set_apart(action)
-                case group_actions.SetCondition():
-                    self._writer.set_condition(action.pod, action.reason, action.message)
+                case _:
+                    self._writer.act(action)
 
     def _hold(self, pod: group_actions.Pod, job_id: int) -> None:
         try:
@@ -208,7 +206,7 @@ class SlurmActor:
             if together is None and links.membership(pod) is None:
                 together = pod_group.of_one(pod)
             if together is None or together.running or isinstance(error, DevicesNotReadyError):
-                wait = error.reason, str(error)
+                wait = Wait(error.reason, str(error))
                 key = together.key if together is not None else pods.uid(pod)
                 self._states.update(key, lambda state: replace(state, claim_wait=wait))
                 raise

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.workload import pods
 from bridge.workload.remote_gangs import Place
 from scheduler.pod_group import Group
 from scheduler.volumes.volume_nodes import Write
@@ -216,9 +217,9 @@ class SetCondition:
 
 
 JobAction = Submit | BindTogether | Release | Cancel | CancelAndResubmit | Withdraw | Exclude | Shrink | Join
-Action = JobAction | Hold | Unhold | Bind | BindVolumes | SetApart | SetCondition
-"""The actions for groups at the colocated Slurm."""
-URGENCY: dict[type[Action | BindToPool | SetPlaces], int] = {
+PoolAction = BindToPool | SetPlaces
+Action = JobAction | PoolAction | Hold | Unhold | Bind | BindVolumes | SetApart | SetCondition
+URGENCY: dict[type[Action], int] = {
     Bind: 1,
     BindTogether: 1,
     BindToPool: 2,
@@ -238,3 +239,20 @@ URGENCY: dict[type[Action | BindToPool | SetPlaces], int] = {
     SetCondition: 9,
 }
 """The order in which the workers carry out actions; smaller first."""
+
+
+def key_of(action: Action) -> str:
+    """Return the key of the workers for an action: those about a job are one at a time for all members of the group."""
+    if isinstance(action, JobAction):
+        return action.group.key
+    return action.key if isinstance(action, PoolAction) else pods.uid(action.pod)
+
+
+def hold(group: Group, job_id: int) -> list[Action]:
+    """Return the actions for the members that a binding alone does not hold."""
+    return [Hold(pod, job_id) for pod in group.waiting if pods.lacks_hold(pod, job_id)]
+
+
+def label(group: Group, job_id: int) -> list[Action]:
+    """Return the actions that set the job on the members that wait for longer, or whose job was cancelled."""
+    return [Hold(pod, job_id) for pod in group.waiting if pods.job_id(pod) != job_id]

@@ -8,14 +8,23 @@ from dataclasses import replace
 from bridge.slurm.models import Job
 from bridge.workload import allotted, pods
 from bridge.workload.devices import extended_claims
-from scheduler import gang_ranks, group_apart, member_places, pod_group, volume_waits
-from scheduler.group_actions import Action, Bind, BindTogether, BindVolumes, CancelAndResubmit, Hold, Pod, SetApart
-from scheduler.group_states import NEW, GroupState
-from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, count_text, hold, keep_job, set_conditions, tell
+from scheduler import conditions, gang_ranks, group_apart, member_places, pod_group, volume_waits
+from scheduler.group_actions import (
+    Action,
+    Bind,
+    BindTogether,
+    BindVolumes,
+    CancelAndResubmit,
+    Hold,
+    Pod,
+    SetApart,
+    hold,
+)
+from scheduler.group_states import NEW, GroupState, Wait
 from scheduler.nodes import full_nodes
 from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.pod_group import Group
-from scheduler.rules import SchedulerView, busy, is_better_elsewhere, starting
+from scheduler.rules import SchedulerView, Steps, busy, is_better_elsewhere, keep_job, starting
 from scheduler.volume_waits import VolumeWait
 
 _Places = Mapping[str, str]
@@ -37,27 +46,26 @@ def decide(
         group = pod_group.without(group, [pod for pod in group.waiting if pod not in racing])
     assigned = member_places.assign_places(group, job, racing[0] if racing else None)
     unplaced = [pod for pod in group.waiting if pods.uid(pod) not in assigned]
-    text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
+    no_place = conditions.full(f"Slurm job {job.job_id} ({len(job.nodes)} nodes)", " of the group")
     # started_job is in memory only; after a restart, times of the API server tell, which are in whole seconds
     if racing is None and (state.started_job == job.job_id or group.has_started(job.job_id, _placed(group, assigned))):
         apart: list[Pod] = []
         if group_apart.others_run(group, job):
             unplaced, apart = group_apart.without_place(view, group, job, unplaced)
         actions, state = _bind_replacements(view, group, state, job, assigned, occupancy)
-        return (
-            set_conditions(view, unplaced, "GangFull", text) + [SetApart(pod, text) for pod in apart] + actions
-        ), state
-    conditions = set_conditions(view, unplaced, "GangFull", text)
+        set_apart = [SetApart(pod, no_place.message) for pod in apart]
+        return [*conditions.due(view, unplaced, no_place), *set_apart, *actions], state
+    waits = conditions.due(view, unplaced, no_place)
     started, needed = group_apart.started(group, job), group_apart.needed(group, job)
     if job.parts and not started and present >= needed > len(assigned):
-        return [CancelAndResubmit(group, job.job_id, OTHERS.format(job.job_id))], state
+        return [CancelAndResubmit(group, job.job_id, member_places.OTHERS.format(job.job_id))], state
     if started + len(assigned) < needed:
-        text = f"{count_text(group, started + len(assigned), needed)}; Slurm job {job.job_id} is allocated"
-        wait_actions = tell(view, group, job.job_id, _placed(group, assigned), INCOMPLETE, text)
-        actions, state = keep_job(view, group, state, job, wait_actions, text)
-        return conditions + actions, state
+        wait = conditions.is_present(group, started + len(assigned), needed, f"; Slurm job {job.job_id} is allocated")
+        wait_actions = conditions.due_with_job(view, group, job.job_id, _placed(group, assigned), wait)
+        actions, state = keep_job(view, group, state, job, wait_actions, wait.message)
+        return waits + actions, state
     actions, state = _bind_all(view, group, state, job, assigned, occupancy)
-    return conditions + actions, state
+    return waits + actions, state
 
 
 def _bind_all(
@@ -70,8 +78,8 @@ def _bind_all(
         return [CancelAndResubmit(group, job.job_id, text, reason=allotted.REASON)], state
     missing, state = starting(view, state, sorted(set(assigned.values())))
     if missing:
-        text = f"Slurm job {job.job_id} is allocated; {missing}"
-        return tell(view, group, job.job_id, placed, "SlurmNodeStarting", text), state
+        wait = conditions.node_starting(job.job_id, missing)
+        return conditions.due_with_job(view, group, job.job_id, placed, wait), state
     for pod in placed:
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
@@ -87,13 +95,13 @@ def _bind_all(
         occupancy.withdraw(len(binds))
         # a pod without the finalizer could be gone before the bind, and its claims would stay bound to this node
         wait_actions = hold(group, job.job_id) or _bind_volumes(view, job, waits)
-        return keep_job(view, group, state, job, wait_actions, waits[0][1].message)
+        return keep_job(view, group, state, job, wait_actions, waits[0][1].wait.message)
     actions = _bind_actions(view, group, binds)
     if state.claim_wait is not None:
-        reason, text = state.claim_wait
-        wait_actions = tell(view, group, job.job_id, placed, reason, f"Slurm job {job.job_id}: {text}")
+        wait, message = conditions.of_job(job.job_id, state.claim_wait), state.claim_wait.message
+        wait_actions = conditions.due_with_job(view, group, job.job_id, placed, wait)
         # without news, the bind tries again to allocate the devices
-        waiting, state = keep_job(view, group, state, job, wait_actions or actions, text)
+        waiting, state = keep_job(view, group, state, job, wait_actions or actions, message)
         if waiting is not actions:
             occupancy.withdraw(len(binds))
         return waiting, state
@@ -114,7 +122,8 @@ def _wait_for_room(
         occupancy.refuse(full.node, full.lacking)
         return [CancelAndResubmit(group, job.job_id, full.refusal(), soon=True)], state
     text = f"node {full.node}: {full.message()}"
-    wait_actions = tell(view, group, job.job_id, placed, "NodeBusy", f"Slurm job {job.job_id} has {text}")
+    wait = Wait(conditions.NODE_BUSY, f"Slurm job {job.job_id} has {text}")
+    wait_actions = conditions.due_with_job(view, group, job.job_id, placed, wait)
     waiting, state = keep_job(view, group, state, job, wait_actions, text, full.until)
     # members that do not fit together fit on no node: to exclude this one would not help
     if waiting is not wait_actions and full.is_full_without(placed):
@@ -170,25 +179,25 @@ def _bind_replacements(
         node = assigned[pods.uid(pod)]
         if node in shortage_by_node:
             text = f"Slurm has allocated {shortage_by_node[node]}"
-            actions += [SetApart(pod, text)] if others_run else set_conditions(view, [pod], allotted.REASON, text)
+            actions += [SetApart(pod, text)] if others_run else conditions.due(view, [pod], Wait(allotted.REASON, text))
             continue
         if why := view.placements.refusal(pod, node):
             text = f"Slurm job {job.job_id} has a place on node {node}, which Kubernetes refuses: {why}"
-            actions += [SetApart(pod, text)] if others_run else set_conditions(view, [pod], "NodeRefused", text)
+            wait = Wait(conditions.NODE_REFUSED, text)
+            actions += [SetApart(pod, text)] if others_run else conditions.due(view, [pod], wait)
             continue
         binds, full = _plan_binds(view, group, job, [pod], assigned, occupancy)
         if full is not None:
             text, until = f"Slurm job {job.job_id} has node {full.node}: {full.message()}", max(until, full.until)
-            actions += set_conditions(view, [pod], "NodeBusy", text)
+            actions += conditions.due(view, [pod], Wait(conditions.NODE_BUSY, text))
             blocked.append(SetApart(pod, text))
         elif waits := volume_waits.of_members(view, [pod], assigned, occupancy):
             occupancy.withdraw(len(binds))
-            text = waits[0][1].message
+            text = waits[0][1].wait.message
             actions += _bind_volumes(view, job, waits)
         elif (claims := view.states.get(pods.uid(pod), NEW).claim_wait) is not None:
-            text = claims[1]
-            condition = f"Slurm job {job.job_id}: {text}"
-            actions += set_conditions(view, [pod], claims[0], condition) or _as_later(binds)
+            text = claims.message
+            actions += conditions.due(view, [pod], conditions.of_job(job.job_id, claims)) or _as_later(binds)
         else:
             actions += _as_later(binds)
             binds_some = True
@@ -213,7 +222,7 @@ def _bind_volumes(view: SchedulerView, job: Job, waits: list[tuple[Pod, VolumeWa
         elif pods.job_id(pod) != job.job_id:
             actions.append(Hold(pod, job.job_id))
         else:
-            actions += set_conditions(view, [pod], wait.reason, f"Slurm job {job.job_id}: {wait.message}")
+            actions += conditions.due(view, [pod], conditions.of_job(job.job_id, wait.wait))
     return actions
 
 

@@ -26,13 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from bridge.core import isolation
 from bridge.core.job_lifecycle import Event, State
 from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
 from bridge.workload import pods
 from bridge.workload.resources import Resources
 from scheduler import (
+    conditions,
     gang_ranks,
     group_apart,
     group_binding,
@@ -55,14 +55,14 @@ from scheduler.group_actions import (
     Submit,
     Unhold,
     Withdraw,
+    hold,
+    label,
 )
 from scheduler.group_states import NEW, GroupState
-from scheduler.member_actions import INCOMPLETE, OTHERS, Steps, hold, incomplete, keep_job, label, set_conditions, tell
 from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
 from scheduler.pod_group import Group
+from scheduler.rules import Steps, keep_job
 
-_ENDING = "{} pods of the last Slurm job of this group have not ended yet"
-"""Members of two jobs would run at the same time."""
 _ABOUT_ALL = (CancelAndResubmit, BindTogether, Exclude)
 """Actions about all members: one that has changed since it got the id of the job must lose the id too."""
 
@@ -98,24 +98,18 @@ def decide(view: rules.SchedulerView) -> Decision:
         try:
             waiting.append((min(map(pods.urgency, members)), group))
         except Exception as error:
-            actions += _report_failure(view, group, error)
+            actions += conditions.due(view, group.open, conditions.unexpected(group, error))
     for _, group in sorted(waiting, key=itemgetter(0)):
         before = view.states.get(group.key, NEW)
         try:
             group_steps, after = _decide_group(view, group, before, occupancy)
         except Exception as error:
-            actions += _report_failure(view, group, error)
+            actions += conditions.due(view, group.open, conditions.unexpected(group, error))
             continue
         actions += group_steps
         if after is not before:
             changed[group.key] = after
     return Decision(rules.paced(view, actions), changed, occupancy.planned, occupancy.refused)
-
-
-def _report_failure(view: rules.SchedulerView, group: Group, error: Exception) -> list[Action]:
-    """Return the conditions of the members of a group for which the decision has failed."""
-    unexpected = isolation.report("scheduler", group.key, error)
-    return set_conditions(view, group.open, unexpected.reason, str(unexpected))
 
 
 def _decide_group(view: rules.SchedulerView, group: Group, state: GroupState, occupancy: PlannedOccupancy) -> Steps:
@@ -179,9 +173,9 @@ def _decide_with_job(
     is_allocated = states.is_allocated(job.states)
     ending = [pod for pod in group.running if pods.job_id(pod) not in (None, job.job_id)]
     if ending:
-        text = _ENDING.format(len(ending))
-        conditions = set_conditions(view, group.waiting, "GangEnding", text)
-        return keep_job(view, group, state, job, conditions, text) if is_allocated else (conditions, state)
+        wait = conditions.ending(len(ending))
+        actions = conditions.due(view, group.waiting, wait)
+        return keep_job(view, group, state, job, actions, wait.message) if is_allocated else (actions, state)
     # the digest of a bare pod costs most of a decision, so it is compared only when the job starts
     strangers = list[Pod]()
     if is_allocated or group.ref is not None:
@@ -205,13 +199,11 @@ def _decide_strangers(
     """Return the actions for the pods that are of another shape than the members of the job, and why they wait."""
     if group.ref is None:
         return [], "the resources or settings of the pod have changed since its submission"
-    text = (
-        f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
-    )
+    wait = conditions.differs(f"or settings than the members for which Slurm job {job.job_id} was submitted")
     # The first bind follows the decision to bind the minimum. Its time tells less: the pod may be of the same second.
     if strangers and group_apart.others_run(group, job):
-        return [SetApart(pod, text) for pod in strangers], text
-    return set_conditions(view, strangers, "GangDiffers", text), text
+        return [SetApart(pod, wait.message) for pod in strangers], wait.message
+    return conditions.due(view, strangers, wait), wait.message
 
 
 def _decide_without_job(
@@ -234,11 +226,10 @@ def _decide_without_job(
             # else each new member would get the id too, as long as Slurm lists the cancelled job
             return labels, state.without_job(Event.ENDED)
     if group.running:
-        text = _ENDING.format(len(group.running))
-        return set_conditions(view, group.waiting, "GangEnding", text), state.without_job()
+        return conditions.due(view, group.waiting, conditions.ending(len(group.running))), state.without_job()
     state = rules.without_job(view, state, observed_jobs)
-    if text := incomplete(group):
-        return set_conditions(view, group.waiting, INCOMPLETE, text), state
+    if (wait := conditions.incomplete(group)) is not None:
+        return conditions.due(view, group.waiting, wait), state
     return _decide_submission(view, group, state, occupancy)
 
 
@@ -248,19 +239,17 @@ def _decide_submission(
     # the oldest of all pods counts in obstacle(): a former leader may have submitted the job for any of them
     all_pods = group.pods
     group, strangers = member_places.choose_members(group)
-    text = "the next Slurm job of the group is for members that request other resources or settings than the pod"
-    differs = set_conditions(view, strangers, "GangDiffers", text)
-    condition, state = rules.obstacle(view, state, all_pods)
-    if condition is not None:
-        return (set_conditions(view, group.waiting, *condition) + differs if condition[0] else []), state
-    # not after the submission: a job that starts would hold its node idle until the claim exists
-    if (wait := volume_waits.before_submission(view, group.waiting, occupancy)) is not None:
-        return set_conditions(view, group.waiting, wait.reason, wait.message) + differs, state
-    must_wait, state = rules.awaits_alike(view, group, state)
-    if must_wait:
-        seconds = f"{rules.ALIKE_AFTER:.0f} s"
-        text = f"the pods request different resources: podbridge waits {seconds} for more pods of the group"
-        return set_conditions(view, group.waiting, INCOMPLETE, text) + differs, state
+    differs = conditions.due(view, strangers, conditions.differs_from_next("Slurm job"))
+    wait, state = rules.obstacle(view, state, all_pods)
+    if wait is conditions.SILENT:
+        return [], state
+    if wait is None:
+        # not after the submission: a job that starts would hold its node idle until the claim exists
+        wait = volume_waits.before_submission(view, group.waiting, occupancy)
+    if wait is None:
+        wait, state = rules.awaits_alike(view, group, state)
+    if wait is not None:
+        return conditions.due(view, group.waiting, wait) + differs, state
     return [Submit(group), *differs], state
 
 
@@ -270,7 +259,7 @@ def _decide_pending(view: rules.SchedulerView, group: Group, state: GroupState, 
         state = state.pending(view.now, since)
     parts = member_places.parts(group, job)
     if job.link is not None and present >= job.link.size and not all(members for _, members in parts):
-        return [CancelAndResubmit(group, job.job_id, OTHERS.format(job.job_id))], state
+        return [CancelAndResubmit(group, job.job_id, member_places.OTHERS.format(job.job_id))], state
     if holds := hold(group, job.job_id):
         return holds, state
     if rules.may_exclude(view, state, job.job_id):
@@ -284,7 +273,7 @@ def _decide_pending(view: rules.SchedulerView, group: Group, state: GroupState, 
                 action = Exclude(group, job.job_id, nodes_to_exclude, number, component.job_id if number else 0, before)
                 return [action], state
             state = updated
-    text = rules.pending_text(job, view.now - since, view.time)
-    if not text:
+    wait = conditions.pending(job, view.now - since, view.time)
+    if wait is conditions.SILENT:
         return [], state
-    return tell(view, group, job.job_id, group.waiting, "SlurmPending", text), state
+    return conditions.due_with_job(view, group, job.job_id, group.waiting, wait), state

@@ -15,13 +15,11 @@ import threading
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from bridge import names
 from bridge.core import job_lifecycle
 from bridge.core.backoff import Backoff
 from bridge.core.job_lifecycle import Event, Lifecycle, State
-from bridge.workload import pods
 
 Pod = Mapping[str, Any]
 
@@ -31,8 +29,6 @@ UNAVAILABLE = Backoff(first=1, limit=30)
 """After a request without an answer."""
 BINDING_SHOWN = 60.0
 """Seconds after which the API server shows a binding that it accepted."""
-MIN_INTERVAL = 15.0
-"""Least time in seconds between two conditions that differ only in their message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +46,13 @@ class Failure:
 
 
 NODE, NODE_START = "node", "node_start"
-WAITS = ("submit", "retry", "slurm", "bind", NODE_START, NODE)
-"""What a pod can wait for, as in ``podbridge_scheduler_pods``."""
+
+
+class Wait(NamedTuple):
+    """Why pods wait: the reason and the message of their condition. Without a reason, no condition is written."""
+
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class GroupState:
     If Slurm takes no node from a job, this is not tried again before ``shrink_retry_at``.
     ``differ_since`` is the monotonic time since which members without slots differ. ``unused_jobs`` is the number of
     jobs since the last binding that have ended, or that podbridge has cancelled because they could not be used.
-    ``claim_wait`` is why the last bind to the job could not allocate the resource claims: reason and message.
+    ``claim_wait`` is why the last bind to the job could not allocate the resource claims.
     ``started_job`` is the job to which this process has seen the minimum of the members bound, 0 without one.
     ``submitted_at`` is the time of the last submission by this process in seconds since 1970; only set if traces are
     sent.
@@ -116,23 +117,9 @@ class GroupState:
     exclude_retry_at: float | None = None
     shrink_retry_at: float = 0
     unused_jobs: int = 0
-    claim_wait: tuple[str, str] | None = None
+    claim_wait: Wait | None = None
     started_job: int = 0
     submitted_at: float | None = None
-
-    def reports(self, pod: Pod, reason: str, message: str, now: float) -> bool:
-        """Whether the condition PodScheduled=False of the pod is to be written: it differs from the one there.
-
-        The condition in the pod's status counts only until this process has written one.
-        """
-        written = self.condition
-        if written is None:
-            before = pods.condition(pod, names.POD_SCHEDULED)
-            return bool((before.get("reason", ""), before.get("message", "")) != (reason, message[:1024]))
-        # cut as in pods.condition_patch: the whole text would differ from the written one in every decision
-        if (written.reason, written.message) == (reason, message[:1024]):
-            return False
-        return written.reason != reason or now - written.at >= MIN_INTERVAL
 
     def submitted(self, job_id: int, now: float, *excluded: tuple[str, ...]) -> GroupState:
         """Return the state after slurmctld has returned the id of a new job; ``excluded`` are those of each part."""
@@ -228,17 +215,6 @@ class GroupState:
     def is_pending(self) -> bool:
         """Whether a decision has seen the job pending."""
         return self.lifecycle.state is State.KNOWN and not self.submitted_id
-
-    @property
-    def waits_for(self) -> str:
-        """What the pod waits for: one of ``WAITS``."""
-        if self.node_wait is not None:
-            return self.node_wait.what
-        if self.bound_at is not None or self.lifecycle.state is State.STARTED:
-            return "bind"
-        if self.has_job:
-            return "slurm"
-        return "submit" if self.failure is None else "retry"
 
     def _failure(self, now: float, backoff: Backoff, reason: str, message: str) -> Failure:
         count = self.failure.count + 1 if self.failure else 1

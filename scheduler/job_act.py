@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,7 +22,7 @@ from bridge.workload.annotations import InvalidAnnotationsError
 from scheduler import group_actions
 from scheduler.devices.claim_store import ClaimMissingError
 from scheduler.devices.claims import Claims
-from scheduler.group_states import REFUSED, UNAVAILABLE, GroupStates, ReportedCondition
+from scheduler.group_states import REFUSED, UNAVAILABLE, GroupStates
 from scheduler.job_requests import JobRequests, LostJobsError, NoNodeError, traced
 from scheduler.nodes.current_placements import CurrentPlacements
 from scheduler.pod_group import Group
@@ -158,18 +157,13 @@ class JobActor:
         return [*waiting] if len(waiting) == len(members) else []
 
     def _record_refusal(self, pod: group_actions.Pod, error: errors.BridgeError) -> None:
-        uid, key = pods.uid(pod), links.key(pod)
+        key = links.key(pod)
         failure = self._states.of(key).failure
         is_repeated = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
         # a node that Slurm has deleted since the last list of nodes: the next request does not name it
         retries_soon = isinstance(error, NoNodeError | ClaimMissingError) or getattr(error, "code", 0) == UNKNOWN_NODE
         self._record_failure(key, NO_NODE if retries_soon else REFUSED, error.reason, str(error))
-        self._events.event(pod, error.reason, str(error), warning=True)
-        reported = self._states.of(uid).condition
-        if reported is None or reported.reason != error.reason:
-            # the Event is written: the condition gets no second one
-            event = ReportedCondition(error.reason, "", reported.at if reported else -math.inf)
-            self._states.update(uid, lambda state: replace(state, condition=event))
+        self._writer.warn(pod, error.reason, str(error))
         level = logging.DEBUG if is_repeated else logging.INFO
         log.log(level, "not submitted", extra=kv(pod=pods.key(pod), reason=error.reason, error=error))
 
@@ -204,9 +198,7 @@ class JobActor:
         self.cancel(key, action.job_id)
         now, backoff = self._clock.monotonic(), NODE_REFUSED if action.soon else REFUSED
         self._states.update(key, lambda state: state.unusable(now, backoff, action.reason, action.why))
-        self._events.event(
-            action.pod, action.reason, f"Slurm job {action.job_id} was cancelled: {action.why}", warning=True
-        )
+        self._writer.warn(action.pod, action.reason, f"Slurm job {action.job_id} was cancelled: {action.why}")
 
     def shrink(self, action: group_actions.Shrink) -> None:
         """Take nodes from a running job; one that Slurm refuses is not asked again for a while."""

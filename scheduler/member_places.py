@@ -13,6 +13,8 @@ from bridge.workload import groups, host_ports, links, pods
 from scheduler.pod_group import Group
 
 Pod = Mapping[str, Any]
+OTHERS = "Slurm job {} was submitted for pods that request something else than the pods that exist now"
+"""All members of a heterogeneous job are present, but a component has none or too few of them."""
 
 
 def job_of(group: Group, live: Sequence[ObservedJob]) -> ObservedJob:

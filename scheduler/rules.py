@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from bridge import clock
 from bridge.config.hub import Config
 from bridge.core.job_lifecycle import State
-from bridge.slurm import job_words, states
+from bridge.slurm import states
 from bridge.slurm.models import Job, JobPart, ObservedJob, Snapshot
 from bridge.slurm.versions import ApiVersion
 from bridge.workload import pods
-from scheduler.group_actions import Action, Exclude, Pod, SetCondition
-from scheduler.group_states import NEW, NODE, NODE_START, GroupState, NodeWait
+from scheduler import conditions
+from scheduler.group_actions import Action, CancelAndResubmit, Exclude, Pod
+from scheduler.group_states import NEW, NODE, NODE_START, GroupState, NodeWait, Wait
 from scheduler.member_places import differ_without_slots
 from scheduler.nodes.full_nodes import FullNode
 from scheduler.nodes.occupancy import Occupancy
@@ -30,13 +31,13 @@ between the hosts of Slurm."""
 ALIKE_AFTER = 5.0
 """Seconds for which members without slots that request different resources wait for others. Any user of the namespace
 may label a pod as a member: if it is created first, the members that request the same are likely to come soon."""
-TELL_AFTER = 3.0
-"""Seconds for which a job is pending before the pod's condition reports it: most jobs start sooner."""
 WAKE_LIMIT = 900.0
 """Seconds for which a job keeps a node that Slurm starts until its kubelet is ready. Slurm itself requeues or ends the
 job after its ResumeTimeout."""
-TELL_UNKNOWN_AFTER = 20.0
-"""As ``TELL_AFTER``, for a job whose reason has not been read yet: in a burst, most jobs have started by then."""
+
+
+Steps = tuple[list[Action], GroupState]
+"""The actions for the members of a group, and its next state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,38 +189,30 @@ def _earliest_submission(snapshot: Snapshot, members: Iterable[Pod]) -> float:
     return earliest
 
 
-def obstacle(
-    view: SchedulerView, state: GroupState, members: Sequence[Pod]
-) -> tuple[tuple[str, str] | None, GroupState]:
-    """Return why no job of these pods may be submitted now, and the next state; ``None`` if one may be.
-
-    The obstacle is the reason and the message of the condition; both are empty where no condition is written.
-    """
+def obstacle(view: SchedulerView, state: GroupState, members: Sequence[Pod]) -> tuple[Wait | None, GroupState]:
+    """Return why no job of these pods may be submitted now, and the next state; ``None`` if one may be."""
     if view.snapshot.error:
-        return ("SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}"), state
+        return conditions.no_answer(view.snapshot.error), state
     if view.braked:
-        return ("SlurmJobsMissing", "many jobs are missing in Slurm: podbridge submits no job now"), state
+        return conditions.JOBS_MISSING, state
     is_unsettled, state = unsettled(view, state, members)
     if is_unsettled:
-        if state.lifecycle.state is not State.UNKNOWN:
-            return ("", ""), state
-        text = "a request to Slurm got no answer: podbridge waits until its job appears or is known not to exist"
-        return ("SlurmUnknownOutcome", text), state
-    if state.failure is not None and view.now < state.failure.retry_at:
-        return (state.failure.reason, state.failure.message), state
-    return None, state
+        is_unknown = state.lifecycle.state is State.UNKNOWN
+        return conditions.UNKNOWN_OUTCOME if is_unknown else conditions.SILENT, state
+    return conditions.failed(state, view.now), state
 
 
-def awaits_alike(view: SchedulerView, group: Group, state: GroupState) -> tuple[bool, GroupState]:
-    """Return whether members without slots that differ wait for others, and the next state of the group.
+def awaits_alike(view: SchedulerView, group: Group, state: GroupState) -> tuple[Wait | None, GroupState]:
+    """Return why members without slots that differ wait for others, and the next state of the group.
 
     Their age counts too: a scheduler that starts again and again does not wait each time.
     """
     if not differ_without_slots(group):
-        return False, state
+        return None, state
     since = view.now if state.differ_since is None else state.differ_since
     waited = max(view.now - since, view.time - max(map(pods.created_at, group.waiting)))
-    return waited < ALIKE_AFTER, replace(state, differ_since=since)
+    wait = conditions.awaits_alike(ALIKE_AFTER) if waited < ALIKE_AFTER else None
+    return wait, replace(state, differ_since=since)
 
 
 def starting(view: SchedulerView, state: GroupState, nodes: Iterable[str]) -> tuple[str, GroupState]:
@@ -255,6 +248,17 @@ def busy(view: SchedulerView, state: GroupState, until: float = 0) -> tuple[bool
     grace_end = min(max(until, wait_began), wait_began + view.config.max_grace_period)
     is_overdue = view.time >= grace_end + view.config.busy_node_timeout
     return is_overdue, state
+
+
+def keep_job(
+    view: SchedulerView, group: Group, state: GroupState, job: Job, actions: list[Action], text: str, until: float = 0
+) -> Steps:
+    """Return the ``actions`` of a wait; after a limited time, cancel the allocated job instead."""
+    is_overdue, state = busy(view, state, until)
+    if is_overdue:
+        text = f"after {view.config.busy_node_timeout:.0f} s: {text}"
+        return [CancelAndResubmit(group, job.job_id, text)], state
+    return actions, state
 
 
 def is_better_elsewhere(view: SchedulerView, members: Sequence[Pod], nodes: int, full: FullNode) -> bool:
@@ -363,18 +367,3 @@ def paced(view: SchedulerView, actions: list[Action]) -> list[Action]:
     updates.sort(key=lambda action: start_order(jobs[action.job_id].job))
     kept = {action.job_id for action in updates[: view.updates]}
     return [action for action in actions if not isinstance(action, Exclude) or action.job_id in kept]
-
-
-def pending_text(job: Job, waited: float, now: float) -> str:
-    """Return the message about a job that has been pending for ``waited`` seconds; empty if it is too early.
-
-    ``now`` is the time in seconds since 1970.
-    """
-    if waited < (TELL_AFTER if job.reason else TELL_UNKNOWN_AFTER):
-        return ""
-    return job_words.waiting(job, now)
-
-
-def set_condition(view: SchedulerView, pod: Pod, state: GroupState, reason: str, message: str) -> SetCondition | None:
-    """Return the action that writes a condition to the pod; ``None`` if it is not due."""
-    return SetCondition(pod, reason, message) if state.reports(pod, reason, message, view.now) else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bridge.workload import pods
 from scheduler.group_actions import Pod
+from scheduler.group_states import Wait
 from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.rules import SchedulerView
 from scheduler.volumes.volume_nodes import Write
@@ -18,25 +19,24 @@ NOT_READY, IN_USE, BINDING = "VolumeNotReady", "VolumeInUse", "VolumeBinding"
 
 @dataclass(frozen=True, slots=True)
 class VolumeWait:
-    """The condition of a pod that waits for a volume, and the ``writes`` that bind its claims, if they are due."""
+    """Why a pod waits for a volume, and the ``writes`` that bind its claims, if they are due."""
 
-    reason: str
-    message: str
+    wait: Wait
     writes: tuple[Write, ...] = ()
 
 
-def before_submission(view: SchedulerView, members: Sequence[Pod], occupancy: PlannedOccupancy) -> VolumeWait | None:
+def before_submission(view: SchedulerView, members: Sequence[Pod], occupancy: PlannedOccupancy) -> Wait | None:
     """Return why no job may be submitted for the members of a group; ``None`` if one may be."""
     for pod in members:
         if problem := view.placements.needs(pod).problem:
-            return VolumeWait(NOT_READY, problem)
+            return Wait(NOT_READY, problem)
         if used := _in_use(view, pod, occupancy):
             return used
     shared = Counter(claim for pod in members for claim in view.placements.needs(pod).exclusive)
     for claim, count in shared.items():
         if count > 1:
             text = f"{count} pods of one group use PersistentVolumeClaim {claim}, whose access mode is ReadWriteOncePod"
-            return VolumeWait(IN_USE, text)
+            return Wait(IN_USE, text)
     return None
 
 
@@ -44,15 +44,15 @@ def before_bind(view: SchedulerView, pod: Pod, slurm_node: str, occupancy: Plann
     """Return what the pod waits for on the allocated node, which its claims allow; ``None`` if it can be bound."""
     needs = view.placements.needs(pod)
     if needs.problem:
-        return VolumeWait(NOT_READY, needs.problem)
+        return VolumeWait(Wait(NOT_READY, needs.problem))
     if used := _in_use(view, pod, occupancy):
-        return used
+        return VolumeWait(used)
     names = (*(claim.key[1] for claim in needs.unbound), *needs.binding)
     if not names:
         return None
     node = view.placements.by_slurm_name[slurm_node].name
     text = f"waits until PersistentVolumeClaim {', '.join(sorted(names))} is bound to a volume on node {node}"
-    return VolumeWait(BINDING, text, view.placements.volume_writes(pod, slurm_node))
+    return VolumeWait(Wait(BINDING, text), view.placements.volume_writes(pod, slurm_node))
 
 
 def of_members(
@@ -63,10 +63,10 @@ def of_members(
     return [(pod, wait) for pod, wait in waits if wait is not None]
 
 
-def _in_use(view: SchedulerView, pod: Pod, occupancy: PlannedOccupancy) -> VolumeWait | None:
+def _in_use(view: SchedulerView, pod: Pod, occupancy: PlannedOccupancy) -> Wait | None:
     for claim in view.placements.needs(pod).exclusive:
         users = [occupant.key for occupant in occupancy.users(claim) if occupant.uid != pods.uid(pod)]
         if users:
             text = f"PersistentVolumeClaim {claim} is for one pod (ReadWriteOncePod), and {users[0]} uses it"
-            return VolumeWait(IN_USE, text)
+            return Wait(IN_USE, text)
     return None

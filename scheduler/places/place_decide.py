@@ -19,15 +19,13 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from bridge import names
-from bridge.core import isolation
 from bridge.workload import links, places, pods, remote_gangs, resources
 from bridge.workload.pool_selection import NO_POOL, PoolSelector
 from bridge.workload.remote_gangs import Place
-from scheduler import gang_ranks, member_places, pod_group
+from scheduler import conditions, gang_ranks, member_places, pod_group
 from scheduler.gang_ranks import Gang
-from scheduler.group_actions import BindToPool, Join, SetCondition, SetPlaces
-from scheduler.group_states import NEW, Pod
-from scheduler.member_actions import INCOMPLETE, incomplete
+from scheduler.group_actions import Action, BindToPool, Join, SetPlaces
+from scheduler.group_states import Pod, Wait
 from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
 from scheduler.places import candidates, place_policy, race_places
 from scheduler.places.place_view import PlaceView
@@ -43,9 +41,7 @@ class Local:
     why: str
 
 
-DIFFERS = "the next job of the group is for members that request other resources or settings than the pod"
-
-Action = BindToPool | Join | SetPlaces | SetCondition
+DIFFERS = conditions.differs_from_next()
 _Results = list[Action | Local]
 _Placed = Sequence[tuple[Pod, Place | None]]
 
@@ -73,21 +69,15 @@ def decide(view: PlaceView) -> Decision:
             if group.waiting:
                 waiting.append((min(map(pods.urgency, group.waiting)), group))
         except Exception as error:
-            results += _report_failure(view, group, error)
+            results += conditions.due(view, group.waiting, conditions.unexpected(group, error))
     for _, group in sorted(waiting, key=itemgetter(0)):
         try:
             if not _has_binding(view, group):
                 results += _decide_group(view, group, occupancy, shapes)
         except Exception as error:
-            results += _report_failure(view, group, error)
+            results += conditions.due(view, group.waiting, conditions.unexpected(group, error))
     actions = [result for result in results if isinstance(result, Action)]
     return Decision(actions, occupancy.planned, [result for result in results if isinstance(result, Local)])
-
-
-def _report_failure(view: PlaceView, group: Group, error: Exception) -> _Results:
-    """Return the conditions that report an unexpected error to the waiting pods of a group."""
-    unexpected = isolation.report("scheduler", group.key, error)
-    return _set_conditions(view, group.waiting, str(unexpected), unexpected.reason)
 
 
 def _has_binding(view: PlaceView, group: Group) -> bool:
@@ -114,8 +104,8 @@ def _decide_group(view: PlaceView, group: Group, occupancy: PlannedOccupancy, sh
     if pod_group.is_replaced(group):
         return [Join(group)]
     is_at_slurm = any(names.LOCAL_POOL in places.recorded(pod) for pod in group.waiting)
-    if text := incomplete(group):
-        return _leave(view, group, text) if is_at_slurm else _set_conditions(view, group.waiting, text, INCOMPLETE)
+    if (wait := conditions.incomplete(group)) is not None:
+        return _leave(view, group, wait.message) if is_at_slurm else [*conditions.due(view, group.waiting, wait)]
     chosen, strangers = member_places.choose_members(group)
     results = _choose(view, chosen, occupancy, shapes.of(chosen.waiting), strangers)
     if is_at_slurm:  # the decision about the job there writes the conditions
@@ -123,7 +113,7 @@ def _decide_group(view: PlaceView, group: Group, occupancy: PlannedOccupancy, sh
             *[one for one in results if not isinstance(one, Local)],
             *_leave(view, group, "the group has a place there"),
         ]
-    return [*_set_conditions(view, strangers, DIFFERS, "GangDiffers"), *results]
+    return [*conditions.due(view, strangers, DIFFERS), *results]
 
 
 def _choose(
@@ -132,7 +122,7 @@ def _choose(
     """Choose one pool for all waiting members; ``strangers`` are waiting pods of the group that get no place."""
     pod, selector, members = group.waiting[0], shape.selector, group.waiting
     if not selector.remote:
-        return [] if view.colocated else _set_conditions(view, members, NO_POOL)
+        return [] if view.colocated else [*conditions.due(view, members, conditions.no_room(NO_POOL, may_open=False))]
     if _wants_race(view, group):
         kept = next(filter(None, map(places.recorded, members)), ())
         selection = _places(view, group, kept, shape, occupancy)
@@ -164,7 +154,7 @@ def _choose(
     waits = any(each.name != names.LOCAL_POOL and each.may_open for each in found)
     none = f"no pool takes {whom}{' now' if waits else ''}"
     message = f"{none}: {place_policy.listed(refused)}" if refused else _nothing(selector)
-    return _set_conditions(view, members, message, "NoRoomNow" if waits else "Unschedulable")
+    return [*conditions.due(view, members, conditions.no_room(message, may_open=waits))]
 
 
 def _begin(view: PlaceView, group: Group, strangers: Sequence[Pod]) -> tuple[_Placed, _Placed]:
@@ -195,37 +185,37 @@ def _unrecorded(strangers: Sequence[Pod], placed: Iterable[tuple[Pod, Place]]) -
 def _join(view: PlaceView, group: Group, gang: Gang, occupancy: PlannedOccupancy, shapes: Shapes) -> _Results:
     """Bind the waiting members to the pool where the others have their job, whether it has room now or not."""
     if gang.is_ending:
-        text = f"{len(gang.members)} pods of the group's last job at pool {gang.pool} have not ended yet"
-        return _set_conditions(view, group.waiting, text, "GangEnding")
+        wait = conditions.ending(len(gang.members), f"the group's last job at pool {gang.pool}")
+        return [*conditions.due(view, group.waiting, wait)]
     results, fitting = _Results(), list[Pod]()
     for pod in group.waiting:
         if (obstacle := _obstacle(view, pod, gang, shapes.of([pod]), occupancy)) is None:
             fitting.append(pod)
         else:
-            results += _set_conditions(view, [pod], *obstacle)
+            results += conditions.due(view, [pod], obstacle)
     placed = gang_ranks.assign(fitting, group.slots, gang)
     bound = {pods.uid(pod) for pod, _ in placed}
-    text = f"every place of the group's job at pool {gang.pool} ({gang.size} pods) is taken by another pod"
-    results += _set_conditions(view, [pod for pod in fitting if pods.uid(pod) not in bound], text, "GangFull")
+    wait = conditions.full(f"the group's job at pool {gang.pool} ({gang.size} pods)")
+    results += conditions.due(view, [pod for pod in fitting if pods.uid(pod) not in bound], wait)
     if placed:
         bind = _bind(group, placed, gang.pool, "the group's job is there", occupancy)
         results.append(replace(bind, grant=gang.grant))
     return results
 
 
-def _obstacle(
-    view: PlaceView, pod: Pod, gang: Gang, shape: Shape, occupancy: PlannedOccupancy
-) -> tuple[str, str] | None:
-    """Return why the pod cannot join the group's job now: message and reason of its condition; ``None`` if it can."""
+def _obstacle(view: PlaceView, pod: Pod, gang: Gang, shape: Shape, occupancy: PlannedOccupancy) -> Wait | None:
+    """Return why the pod cannot join the group's job now; ``None`` if it can."""
     if not _has_shape(pod, gang, shape):
-        return f"the pod requests other resources than the pods of the group's job at pool {gang.pool}", "GangDiffers"
+        return conditions.differs(f"than the pods of the group's job at pool {gang.pool}")
     if gang.pool not in view.pools:
-        return f"the group's job is at pool {gang.pool}, which has no node", "NoRoomNow"
+        return conditions.no_room(f"the group's job is at pool {gang.pool}, which has no node", may_open=True)
     # there is room: its place in the job is free
     found = candidates.of_pool(view, gang.pool, shape, occupancy)._replace(full="")
     (found,) = candidates.with_consent(view, [pod], [found], lambda each: not each.why)
-    why, reason = found.why, "NoRoomNow" if found.may_open else "Unschedulable"
-    return (f"the group's job is at pool {gang.pool}, which does not take the pod: {why}", reason) if why else None
+    if not (why := found.why):
+        return None
+    text = f"the group's job is at pool {gang.pool}, which does not take the pod: {why}"
+    return conditions.no_room(text, may_open=found.may_open)
 
 
 def _has_shape(pod: Pod, gang: Gang, shape: Shape) -> bool:
@@ -289,11 +279,9 @@ def _race(
     selection: race_places.Places,
     strangers: Sequence[Pod],
 ) -> _Results:
-    text = f"queued at {', '.join(selection.selected) or 'no pool'}" + (
-        f"; not {place_policy.listed(selection.refused)}" if selection.refused else ""
-    )
+    wait = conditions.racing(selection.selected, place_policy.listed(selection.refused))
     if unrecorded := _unrecorded(strangers, []):  # before the others get places: a stranger may be the first of a gang
-        return [SetPlaces(group.key, tuple(unrecorded), (), DIFFERS)]
+        return [SetPlaces(group.key, tuple(unrecorded), (), DIFFERS.message)]
     members = [(pod, None) for pod in group.waiting] if len(group.waiting) == 1 else _ranked(view, group)
     changed = [
         (pod, place)
@@ -301,14 +289,14 @@ def _race(
         if places.recorded(pod) != selection.selected or (place is not None and remote_gangs.place_of(pod) != place)
     ]
     if changed:
-        return [SetPlaces(group.key, tuple(changed), selection.selected, text)]
+        return [SetPlaces(group.key, tuple(changed), selection.selected, wait.message)]
     if names.LOCAL_POOL in kept:  # the decision about the job there writes the condition
-        return _leave(view, group, text)
+        return _leave(view, group, wait.message)
     ranked = {pods.uid(pod) for pod, _ in members}
-    full = f"every place of the group's job ({len(members)} pods) is taken by another pod"
+    full = conditions.full(f"the group's job ({len(members)} pods)")
     return [
-        *_set_conditions(view, [pod for pod in group.waiting if pods.uid(pod) in ranked], text, "Racing"),
-        *_set_conditions(view, [pod for pod in group.waiting if pods.uid(pod) not in ranked], full, "GangFull"),
+        *conditions.due(view, [pod for pod in group.waiting if pods.uid(pod) in ranked], wait),
+        *conditions.due(view, [pod for pod in group.waiting if pods.uid(pod) not in ranked], full),
     ]
 
 
@@ -323,14 +311,6 @@ def _ranked(view: PlaceView, group: Group, *, whole: bool = False) -> list[tuple
         if len(placed) == gang.size and placed[0][1].shapes == gang.shapes:
             return placed
     return gang_ranks.assign(group.waiting, group.slots, Gang("", view.new_gang(), len(group.waiting), {}))
-
-
-def _set_conditions(view: PlaceView, members: Iterable[Pod], message: str, reason: str = "Unschedulable") -> _Results:
-    return [
-        SetCondition(pod, reason, message)
-        for pod in members
-        if view.states.get(pods.uid(pod), NEW).reports(pod, reason, message, view.now)
-    ]
 
 
 def _nothing(selector: PoolSelector) -> str:

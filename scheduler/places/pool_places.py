@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from bridge import names
 from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.core import isolation
 from bridge.core.workers import Workers
@@ -16,12 +15,11 @@ from bridge.errors import KubeError
 from bridge.kube import namespaces
 from bridge.kube.namespaces import Namespaces
 from bridge.logs import kv
-from bridge.telemetry import tracing
 from bridge.telemetry.metrics import SCHEDULER_ACTIONS, counted, label_of
 from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from scheduler import pod_group
-from scheduler.group_actions import URGENCY, BindToPool, Join, SetCondition, SetPlaces
+from scheduler.group_actions import URGENCY, Action, key_of
 from scheduler.group_index import GroupIndex
 from scheduler.group_objects import GroupObjects
 from scheduler.group_states import GroupStates
@@ -108,7 +106,7 @@ class PoolPlaces:
             self._occupancy.assume(occupant)
         for action in decision.actions:
             call, kind = (lambda a=action: self._act(a)), type(action)
-            self.workers.submit(_key(action), call, URGENCY[kind], kind=label_of(kind))
+            self.workers.submit(key_of(action), call, URGENCY[kind], kind=label_of(kind))
         for local in decision.local:
             log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(local.pod), why=local.why))
         return {pods.uid(local.pod) for local in decision.local}
@@ -164,40 +162,10 @@ class PoolPlaces:
         holder = node_ownership.holder(node)
         return holder == self._config.scheduler_name or (not holder and not self._config.nodes.taint)
 
-    # --- actions, called by the workers, once at a time for each pod --------------------------------------------------
-    def _act(self, action: place_decide.Action) -> None:
-        """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
+    def _act(self, action: Action) -> None:
+        """Carry out one action; called by the workers. Raises :class:`~bridge.errors.BridgeError`."""
         with counted(SCHEDULER_ACTIONS, label_of(type(action))):
-            match action:
-                case BindToPool():
-                    self._bind(action)
-                case Join():
-                    self._writer.join(action.group)
-                case SetPlaces():
-                    # the controllers submit only to pools that the API server has recorded
-                    self._writer.set_places(action.members, action.places)
-                    members, pod = len(action.members), pods.key(action.pod)
-                    extra = kv(pod=pod, members=members, places=",".join(action.places), why=action.why)
-                    log.info("places recorded", extra=extra)
-                case SetCondition():
-                    self._writer.set_condition(action.pod, action.reason, action.message)
-
-    def _bind(self, action: BindToPool) -> None:
-        for pod, place in action.members:
-            annotations = {names.GRANT: action.grant} if action.grant else {}
-            if place is not None:
-                annotations |= place.annotations(pod)
-            self._writer.bind(pod, action.pool, annotations, f"pool {action.pool}: {action.why}")
-            if tracing.tracer is not None:
-                tracing.scheduled(pod, action.pool, self._writer.time())
-            log.info("pod bound to a pool", extra=kv(pod=pods.key(pod), pool=action.pool, **annotations))
-
-
-def _key(action: place_decide.Action) -> str:
-    """Return the key of the workers for an action: one at a time for all members of a group."""
-    if isinstance(action, BindToPool | SetPlaces):
-        return action.key
-    return action.group.key if isinstance(action, Join) else pods.uid(action.pod)
+            self._writer.act(action)
 
 
 def namespace_views(cache: Namespaces) -> Callable[[str], NamespaceView]:

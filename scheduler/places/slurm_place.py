@@ -14,13 +14,13 @@ from bridge.kube.cache import Cache
 from bridge.slurm.models import Snapshot
 from bridge.telemetry.metrics import SCHEDULER_PODS, label_of
 from bridge.workload import missing_jobs, pods, queue_wait
-from scheduler import group_actions, group_decide, pod_group, rules
+from scheduler import conditions, group_actions, group_decide, pod_group, rules
 from scheduler.devices.device_names import DeviceNames
 from scheduler.devices.taken_devices import TakenDevices
 from scheduler.group_act import SlurmActor
 from scheduler.group_index import GroupIndex
 from scheduler.group_objects import GroupObjects
-from scheduler.group_states import WAITS, GroupStates
+from scheduler.group_states import GroupStates
 from scheduler.new_pods import NewPods
 from scheduler.nodes.current_placements import CurrentPlacements
 from scheduler.nodes.occupancy import Occupancy
@@ -161,8 +161,8 @@ class SlurmPlace:
         self._actor.update_pace.sent(counts[label_of(group_actions.Exclude)])
         if (now := self.dependencies.clock.monotonic()) >= self._count_from:
             self._count_from = now + COUNT_PERIOD
-            waits = self._count(here)
-            for name in (*WAITS, "gate", "release"):
+            waits = conditions.counts(here, lambda uid: self._states.of(self._groups.uids.get(uid, uid)))
+            for name in conditions.WAITS:
                 SCHEDULER_PODS.labels(name).set(waits[name])
 
     def reconcile_some(self, waiting: Mapping[str, Pod], keys: Set[str], is_here: IsHere) -> None:
@@ -173,24 +173,6 @@ class SlurmPlace:
             # updates of pending jobs are left to whole reconciliations: those of the most urgent jobs come first
             here = {uid: pod for uid, pod in selected.items() if is_here(uid, pod)}
             self._decide(here, selected, is_here, updates=0)
-
-    def _count(self, waiting: Mapping[str, Pod]) -> Counter[str]:
-        """Return the number of pods by what they wait for."""
-        counts: Counter[str] = Counter()
-        for uid, pod in waiting.items():
-            try:
-                counts[self._waiting_for(uid, pod)] += 1
-            except Exception as error:
-                isolation.report("scheduler", pods.key(pod), error)
-        return counts
-
-    def _waiting_for(self, uid: str, pod: Pod) -> str:
-        """Return what a pod waits for: the value of the label ``waiting_for``."""
-        if pods.is_deleted(pod):
-            return "release"
-        if pods.is_gated(pod):
-            return "gate"
-        return self._states.of(self._groups.uids.get(uid, uid)).waits_for
 
     def _decide(
         self,
@@ -320,9 +302,8 @@ class SlurmPlace:
         return self._brake.engaged
 
     def _dispatch(self, action: group_actions.Action) -> None:
-        # the actions that write the state of the job are one at a time for all members of the group
-        key = action.group.key if isinstance(action, group_actions.JobAction) else pods.uid(action.pod)
-        urgency, kind = group_actions.URGENCY[type(action)], label_of(type(action))
+        key, urgency = group_actions.key_of(action), group_actions.URGENCY[type(action)]
+        kind = label_of(type(action))
         self._loop.workers.submit(key, lambda: self._actor.act(action), urgency, kind=kind)
 
     def _is_binding(self, uid: str) -> bool:

@@ -15,8 +15,9 @@ from bridge.kube.cache import Cache
 from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob
 from bridge.workload import links
 from scheduler import group_actions, group_decide, member_places, pod_group, rules
+from scheduler.conditions import waits_for
 from scheduler.group_index import GroupIndex
-from scheduler.group_states import GroupState, GroupStates, ReportedCondition
+from scheduler.group_states import GroupState, GroupStates, ReportedCondition, Wait
 from scheduler.nodes.occupancy import Occupancy
 from tests.builders import group, node_view, observed, pod, snapshot
 from tests.fakes.clock import FakeClock
@@ -114,7 +115,9 @@ def test_members_with_claims_are_bound_by_one_action_that_allocates_first():
 def test_a_job_of_a_gang_is_kept_for_a_limited_time_while_its_devices_are_not_ready():
     members, states = [with_claim(member(slot, job=5)) for slot in range(3)], GroupStates()
     job = snapshot(known(5, "RUNNING", nodes=NODES[:3]))
-    states.update(REF.key, lambda _: replace(decisions.ALLOCATED, claim_wait=("DevicesNotReady", "card-0 is taken")))
+    states.update(
+        REF.key, lambda _: replace(decisions.ALLOCATED, claim_wait=Wait("DevicesNotReady", "card-0 is taken"))
+    )
     assert {action.reason for action in look(members, job, states)} == {"DevicesNotReady"}
     told = ReportedCondition("DevicesNotReady", "card-0 is taken", 1000.0)
     states.merge({f"u{slot}": GroupState(condition=told) for slot in range(3)})
@@ -128,7 +131,7 @@ def test_a_job_is_kept_for_a_limited_time_for_a_successor_whose_devices_are_not_
     again, states = with_claim(member(0, job=5, creationTimestamp="2026-01-01T00:00:07Z")), GroupStates()
     told = ReportedCondition("DevicesNotReady", "Slurm job 5: card-0 is taken", 1000.0)
     late = 1000.0 + Config().busy_node_timeout
-    states.merge({"u0": GroupState(claim_wait=(told.reason, "card-0 is taken"), condition=told)})
+    states.merge({"u0": GroupState(claim_wait=Wait(told.reason, "card-0 is taken"), condition=told)})
     job, running = snapshot(known(5, "RUNNING", nodes=NODES[:3])), member(2, job=5, node="n2", phase="Running")
     for now in (1000.0, late):
         assert kinds(look([again, ended, running], job, states, now)) == ["Bind"], "another one runs"
@@ -179,7 +182,7 @@ def test_no_member_is_bound_if_one_node_has_no_room_and_no_room_is_planned():
     found = look(pods, snap, states, **last)
     assert kinds(found) == ["SetCondition"] * 3
     assert {action.reason for action in found} == {"NodeBusy"}
-    assert states.of(REF.key).waits_for == "node"
+    assert waits_for(states.of(REF.key)) == "node"
     late = look(pods, snap, states, now=1000.0 + Config().busy_node_timeout, **last)
     assert kinds(late) == ["CancelAndResubmit"]
     # with another node for the job, there is nothing to wait for

@@ -9,7 +9,7 @@ from bridge import names
 from bridge.config.hub import Config
 from bridge.slurm.models import JobLink
 from bridge.workload import links
-from scheduler import group_actions, member_places, rules
+from scheduler import conditions, group_actions, member_places
 from scheduler.group_states import GroupStates
 from tests.unit.scheduler import decisions
 from tests.unit.scheduler.test_gang_decide import (
@@ -112,7 +112,7 @@ def test_a_pod_of_another_shape_gets_no_id_of_a_pending_job_and_excludes_no_node
     job = snapshot(pending(5, waiting[0]))
     (told,) = look([*waiting, stranger], job, states)
     assert (told.pod, told.reason) == (stranger, "GangDiffers")
-    found = look([*waiting, stranger], job, states, now=1000.0 + rules.TELL_UNKNOWN_AFTER)
+    found = look([*waiting, stranger], job, states, now=1000.0 + conditions.TELL_UNKNOWN_AFTER)
     assert found == [told, *(group_actions.Hold(pod, 5) for pod in waiting)]
     ended = snapshot(replace(pending(5, waiting[0]), confirmations=2))
     ended.jobs[5] = replace(ended.jobs[5], job=replace(ended.jobs[5].job, states=frozenset({"CANCELLED"})))

@@ -9,6 +9,7 @@ from bridge.config.hub import Config
 from bridge.slurm.models import Node
 from bridge.workload import eligibility
 from scheduler import group_actions
+from scheduler.conditions import waits_for
 from scheduler.group_states import GroupStates
 from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy, prune
 from scheduler.nodes.placement import Placements
@@ -151,11 +152,11 @@ def test_no_bind_while_a_pod_whose_job_is_over_still_runs_there():
     (tell,) = look([new], jobs, there, states=states)
     assert tell.reason == "NodeBusy"
     assert tell.message == "Slurm job 5 has node n1: too little cpu until these pods have ended: ns/old"
-    assert states.of("new").waits_for == "node"
+    assert waits_for(states.of("new")) == "node"
     there.changed("update", None, pod("old", "n1", cpu="2", phase="Failed"))
     (bind,) = look([new], jobs, there, states=states)
     assert isinstance(bind, group_actions.Bind)
-    assert states.of("new").waits_for == "bind"
+    assert waits_for(states.of("new")) == "bind"
 
 
 def test_the_job_is_on_the_pod_before_it_waits():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bridge import names
 from bridge.workload import eligibility, places
 from scheduler import pod_group
-from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
+from scheduler.group_actions import Action, BindToPool, SetCondition, SetPlaces
 from scheduler.places import candidates, place_decide, place_view, race_places
 from scheduler.places.candidates import Candidate
 from tests import builders
@@ -40,7 +40,7 @@ def pool(name: str, problem: str = "", races: bool = True) -> place_view.PoolVie
 
 def look(
     the_pod: Any, *pools: place_view.PoolView, most: int = 3, full: str = "", **more: Any
-) -> place_decide.Action | place_decide.Local | None:
+) -> Action | place_decide.Local | None:
     occupancy = occupied(**{name: {"cpu": Decimal(8)} for name in full.split()})
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": (), "states": {}}
     view = place_view.PlaceView(

@@ -8,8 +8,7 @@ import copy
 import pytest
 
 from scheduler import queue_head, unchanged_pods
-from scheduler.group_states import MIN_INTERVAL
-from scheduler.rules import TELL_UNKNOWN_AFTER
+from scheduler.conditions import MIN_INTERVAL, TELL_UNKNOWN_AFTER
 from tests.builders import pod
 from tests.fakes.memory_hub import MemoryHub
 from tests.unit.scheduler.test_volumes import claim, volume
