@@ -15,14 +15,14 @@ from bridge.telemetry import tracing
 from bridge.telemetry.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted, label_of
 from bridge.workload import groups, links, pods, remote_gangs, slurm_spans
 from bridge.workload.devices.claimed_devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
-from scheduler import allocation_check, group_actions, pod_group
+from scheduler import group_actions, group_binding, pod_group
 from scheduler.devices.claim_store import ClaimMissingError
 from scheduler.devices.claims import Claims
 from scheduler.devices.device_names import DeviceNames
 from scheduler.devices.taken_devices import TakenDevices
 from scheduler.group_states import GroupState, GroupStates, Wait
 from scheduler.job_act import JobActor
-from scheduler.nodes.current_placements import CurrentPlacements
+from scheduler.nodes.placement import CurrentPlacements
 from scheduler.pod_group import Group
 from scheduler.pod_writer import PodWriter
 from scheduler.volumes.storage import Storage
@@ -148,7 +148,7 @@ class SlurmActor:
             self._poller.read(action.job_id)
         snapshot = self._poller.snapshot
         cancelled = self._slurm.cancellations.since(snapshot.began)
-        if why := allocation_check.lost(action, links.key(pod), snapshot, cancelled):
+        if why := group_binding.lost_allocation(action, links.key(pod), snapshot, cancelled):
             log.info("not bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node, why=why))
             return False
         job_id = str(action.job_id)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from bridge.slurm.models import Job
+from bridge.slurm import states
+from bridge.slurm.models import Job, Snapshot
 from bridge.workload import allotted, pods
 from bridge.workload.devices import extended_claims
-from scheduler import conditions, gang_ranks, group_apart, member_places, pod_group, volume_waits
+from scheduler import conditions, gang_ranks, member_places, pod_group, running_group, volume_waits
 from scheduler.group_actions import (
     Action,
     Bind,
@@ -50,13 +51,13 @@ def decide(
     # started_job is in memory only; after a restart, times of the API server tell, which are in whole seconds
     if racing is None and (state.started_job == job.job_id or group.has_started(job.job_id, _placed(group, assigned))):
         apart: list[Pod] = []
-        if group_apart.others_run(group, job):
-            unplaced, apart = group_apart.without_place(view, group, job, unplaced)
+        if running_group.others_run(group, job):
+            unplaced, apart = running_group.without_place(view, group, job, unplaced)
         actions, state = _bind_replacements(view, group, state, job, assigned, occupancy)
         set_apart = [SetApart(pod, no_place.message) for pod in apart]
         return [*conditions.due(view, unplaced, no_place), *set_apart, *actions], state
     waits = conditions.due(view, unplaced, no_place)
-    started, needed = group_apart.started(group, job), group_apart.needed(group, job)
+    started, needed = running_group.started(group, job), running_group.needed(group, job)
     if job.parts and not started and present >= needed > len(assigned):
         return [CancelAndResubmit(group, job.job_id, member_places.OTHERS.format(job.job_id))], state
     if started + len(assigned) < needed:
@@ -174,7 +175,7 @@ def _bind_replacements(
     actions: list[Action] = []
     blocked: list[Action] = []
     text, until, binds_some = "", 0.0, False
-    others_run, shortage_by_node = group_apart.others_run(group, job), _shortage_by_node(view, group, job, assigned)
+    others_run, shortage_by_node = running_group.others_run(group, job), _shortage_by_node(view, group, job, assigned)
     for pod in _placed(group, assigned):
         node = assigned[pods.uid(pod)]
         if node in shortage_by_node:
@@ -248,3 +249,26 @@ def _plan_binds(
         share = sharing[pods.uid(pod)]
         binds.append(Bind(pod, job.job_id, node.name, job.start_time, slurm_node, component, share))
     return binds, None
+
+
+def lost_allocation(bind: Bind, key: str, snapshot: Snapshot, cancelled: Set[int]) -> str:
+    """Return why the pod must not be bound to the node any more; empty if it may be. Called right before each Binding.
+
+    A bind waits in the queue of the workers, and for the claims of the pod. Meanwhile, its job may be cancelled by a
+    user or by podbridge itself, or preempted, or one of its nodes fails.
+
+    ``key`` is the key of the pod's job, ``snapshot`` the newest one, and ``cancelled`` holds the jobs that this process
+    has cancelled since.
+    """
+    observed = snapshot.jobs.get(bind.job_id)
+    if bind.job_id in cancelled:
+        return "podbridge has cancelled the job"
+    if observed is None or observed.missing:
+        return "Slurm does not list the job"
+    if observed.job.link is None or key not in observed.job.link.keys:
+        return "the job is that of another pod"
+    if not states.is_allocated(observed.job.states):
+        return f"the job is {'+'.join(sorted(observed.job.states))}"
+    if bind.slurm_node not in observed.job.nodes:
+        return f"the job no longer has node {bind.slurm_node}"
+    return ""

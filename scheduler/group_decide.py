@@ -33,13 +33,13 @@ from bridge.workload import pods
 from bridge.workload.resources import Resources
 from scheduler import (
     conditions,
+    excluded_nodes,
     gang_ranks,
-    group_apart,
     group_binding,
-    group_shrink,
     member_places,
     pod_group,
     rules,
+    running_group,
     volume_waits,
 )
 from scheduler.group_actions import (
@@ -109,7 +109,7 @@ def decide(view: rules.SchedulerView) -> Decision:
         actions += group_steps
         if after is not before:
             changed[group.key] = after
-    return Decision(rules.paced(view, actions), changed, occupancy.planned, occupancy.refused)
+    return Decision(excluded_nodes.paced(view, actions), changed, occupancy.planned, occupancy.refused)
 
 
 def _decide_group(view: rules.SchedulerView, group: Group, state: GroupState, occupancy: PlannedOccupancy) -> Steps:
@@ -118,7 +118,7 @@ def _decide_group(view: rules.SchedulerView, group: Group, state: GroupState, oc
     if group.running:
         if gang_ranks.present(group) is not None:
             return _withdraw(group, live), state.without_job()
-        group = pod_group.without(group, group_apart.lost(view, group))
+        group = pod_group.without(group, running_group.lost(view, group))
     all_deleted = bool(group.deleted) and not (group.waiting or group.running or group.gated)
     if state.submitted_id and not any(observed.job.job_id == state.submitted_id for observed in observed_jobs):
         if rules.is_unread(view.snapshot, state):
@@ -129,8 +129,8 @@ def _decide_group(view: rules.SchedulerView, group: Group, state: GroupState, oc
     if all_deleted:
         return _decide_deleted(view, group, state.seen(), live)
     releases: list[Action] = [Unhold(pod) for pod in group.deleted if pods.is_held(pod)]
-    if (shrink := group_shrink.decide(view, group, state, live)) is not None:
-        return [*releases, shrink], state.seen()
+    if (release := running_group.shrink(view, group, state, live)) is not None:
+        return [*releases, release], state.seen()
     if not group.waiting:
         return releases, state.seen()
     if pod_group.is_replaced(group):
@@ -180,7 +180,7 @@ def _decide_with_job(
     strangers = list[Pod]()
     if is_allocated or group.ref is not None:
         group, strangers = member_places.matching_members(group, job)
-    state = group_apart.with_start(group, state, job) if is_allocated else state
+    state = running_group.with_start(group, state, job) if is_allocated else state
     stranger_actions, text = _decide_strangers(view, group, job, strangers) if strangers else ([], "")
     if not group.waiting:
         if group.running:
@@ -201,7 +201,7 @@ def _decide_strangers(
         return [], "the resources or settings of the pod have changed since its submission"
     wait = conditions.differs(f"or settings than the members for which Slurm job {job.job_id} was submitted")
     # The first bind follows the decision to bind the minimum. Its time tells less: the pod may be of the same second.
-    if strangers and group_apart.others_run(group, job):
+    if strangers and running_group.others_run(group, job):
         return [SetApart(pod, wait.message) for pod in strangers], wait.message
     return conditions.due(view, strangers, wait), wait.message
 
@@ -262,17 +262,9 @@ def _decide_pending(view: rules.SchedulerView, group: Group, state: GroupState, 
         return [CancelAndResubmit(group, job.job_id, member_places.OTHERS.format(job.job_id))], state
     if holds := hold(group, job.job_id):
         return holds, state
-    if rules.may_exclude(view, state, job.job_id):
-        for number, (component, members) in enumerate(parts):
-            if not members:
-                continue
-            nodes_to_exclude = view.placements.of_all(members, view.config.partition).excluded
-            updated = rules.with_excluded(view, state, component, nodes_to_exclude, number)
-            if updated is None:
-                before = rules.excluded_now(state, component, number)
-                action = Exclude(group, job.job_id, nodes_to_exclude, number, component.job_id if number else 0, before)
-                return [action], state
-            state = updated
+    update, state = excluded_nodes.next_update(view, group, state, job, parts)
+    if update is not None:
+        return [update], state
     wait = conditions.pending(job, view.now - since, view.time)
     if wait is conditions.SILENT:
         return [], state

@@ -22,13 +22,13 @@ from bridge.workload.annotations import InvalidAnnotationsError
 from scheduler import group_actions
 from scheduler.devices.claim_store import ClaimMissingError
 from scheduler.devices.claims import Claims
+from scheduler.excluded_nodes import UpdatePace
 from scheduler.group_states import REFUSED, UNAVAILABLE, GroupStates
 from scheduler.job_requests import JobRequests, LostJobsError, NoNodeError, traced
-from scheduler.nodes.current_placements import CurrentPlacements
+from scheduler.nodes.placement import CurrentPlacements
 from scheduler.pod_group import Group
 from scheduler.pod_writer import PodWriter
 from scheduler.rules import is_live
-from scheduler.update_pace import UpdatePace
 
 log = logging.getLogger(__name__)
 

@@ -10,18 +10,17 @@ from bridge import clock
 from bridge.config.hub import Config
 from bridge.core.job_lifecycle import State
 from bridge.slurm import states
-from bridge.slurm.models import Job, JobPart, ObservedJob, Snapshot
+from bridge.slurm.models import Job, ObservedJob, Snapshot
 from bridge.slurm.versions import ApiVersion
 from bridge.workload import pods
 from scheduler import conditions
-from scheduler.group_actions import Action, CancelAndResubmit, Exclude, Pod
+from scheduler.group_actions import Action, CancelAndResubmit, Pod
 from scheduler.group_states import NEW, NODE, NODE_START, GroupState, NodeWait, Wait
 from scheduler.member_places import differ_without_slots
 from scheduler.nodes.full_nodes import FullNode
 from scheduler.nodes.occupancy import Occupancy
 from scheduler.nodes.placement import Placements
 from scheduler.pod_group import Group
-from scheduler.queue_head import start_order
 
 SETTLE = 5.0
 """Seconds without a failed poll after which a submission without an answer counts as not carried out."""
@@ -50,8 +49,8 @@ class SchedulerView:
     time since which this process leads, or at which slurmctld had carried out the requests of a former leader.
     ``braked``: many jobs are missing, so no job is submitted. ``updates`` is the number of pending jobs whose excluded
     nodes the decision may change. ``new`` holds the UIDs of pods that were created under this leadership
-    (:mod:`scheduler.new_pods`). ``head`` are the ids of the jobs that Slurm probably starts next, ``None`` for all.
-    ``cancelled`` are the jobs that this process has cancelled since the snapshot was requested.
+    (:class:`scheduler.former_requests.NewPods`). ``head`` are the ids of the jobs that Slurm probably starts next,
+    ``None`` for all. ``cancelled`` are the jobs that this process has cancelled since the snapshot was requested.
     """
 
     groups: Sequence[Group]
@@ -322,48 +321,3 @@ def is_cancelled(pod: Pod, state: GroupState, observed: ObservedJob) -> bool:
     """
     was_waiting = state.lifecycle.state is State.KNOWN
     return "CANCELLED" in observed.job.states and not observed.missing and (was_waiting or pods.job_id(pod) is not None)
-
-
-def may_exclude(view: SchedulerView, state: GroupState, job_id: int) -> bool:
-    """Whether the excluded nodes of a pending job may be changed now."""
-    is_refused_for_now = state.exclude_retry_at is not None and view.now < state.exclude_retry_at
-    return view.updates > 0 and not is_refused_for_now and is_kept_up_to_date(view, job_id)
-
-
-def is_kept_up_to_date(view: SchedulerView, job_id: int) -> bool:
-    """Whether the excluded nodes of a pending job follow the nodes: Slurm probably starts it as one of the next."""
-    return view.version.exclude_nodes and (view.head is None or job_id in view.head)
-
-
-def excluded_now(state: GroupState, job: Job | JobPart, part: int = 0) -> tuple[str, ...]:
-    """Return the nodes that a pending job excludes, as sent or read last."""
-    last_excluded = state.excluded_of(part)
-    return last_excluded if last_excluded is not None else job.excluded_nodes
-
-
-def with_excluded(
-    view: SchedulerView, state: GroupState, job: Job | JobPart, desired: tuple[str, ...], part: int = 0
-) -> GroupState | None:
-    """Return the state of a pod whose pending job excludes the nodes ``desired``; ``None`` if it excludes others.
-
-    ``job`` may be a component, and ``part`` its number. Nodes that are drained in Slurm do not count, because Slurm
-    allocates them to no job.
-    """
-    last_excluded = state.excluded_of(part)
-    if last_excluded is desired:  # pods with the same placement share one tuple
-        return state
-    excluded = excluded_now(state, job, part)
-    if not view.placements.same_for_slurm(excluded, desired):
-        return None
-    return state if last_excluded is excluded else state.excluding(part, excluded)
-
-
-def paced(view: SchedulerView, actions: list[Action]) -> list[Action]:
-    """Return the actions with at most ``view.updates`` updates of pending jobs: of those that probably start first."""
-    updates = [action for action in actions if isinstance(action, Exclude)]
-    if len(updates) <= view.updates:
-        return actions
-    jobs = view.snapshot.jobs
-    updates.sort(key=lambda action: start_order(jobs[action.job_id].job))
-    kept = {action.job_id for action in updates[: view.updates]}
-    return [action for action in actions if not isinstance(action, Exclude) or action.job_id in kept]

@@ -11,14 +11,13 @@ from bridge.core.threads import Supervisor
 from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.workload import eligibility, pods, pool_selection
-from scheduler.group_index import GroupIndex
-from scheduler.group_objects import GroupObjects
 from scheduler.group_states import GroupStates
 from scheduler.nodes.occupancy import Occupancy
 from scheduler.places import place_view
 from scheduler.places.pool_places import PoolPlaces
 from scheduler.places.slurm_place import SlurmPlace, SlurmSources
 from scheduler.pod_writer import PodWriter
+from scheduler.waiting_groups import WaitingGroups
 
 Pod = Mapping[str, Any]
 Node = Mapping[str, Any]
@@ -37,13 +36,12 @@ class Scheduler(Loop):
         super().__init__("scheduler", (pods_cache, shared.nodes), elector, shared.config.workers, shared.clock)
         self._pods, self._nodes = pods_cache, shared.nodes
         self.states = GroupStates()
-        self.groups = GroupIndex(pods_cache, shared.clock)
+        self.groups = WaitingGroups(pods_cache, shared.kube, shared.clock, self.states, self.has_call)
         self._at_slurm: set[str] = set()
         kube = shared.kube.fenced(self.check_leadership)
         writer = PodWriter(kube, pods_cache, shared.events, shared.clock, self.states)
-        self._group_objects = GroupObjects(shared.kube, shared.clock)
         self.occupancy = Occupancy(shared.config.scheduler_name, self.look_again, shared.config.max_grace_period)
-        kept = self.states, self.groups, self._group_objects, writer, self.occupancy, self.has_call
+        kept = self.states, self.groups, writer, self.occupancy
         self.slurm = SlurmPlace(self, slurm, *kept) if slurm is not None else None
         self.pools = PoolPlaces(self, shared, self.slurm, *kept)
 
@@ -65,12 +63,12 @@ class Scheduler(Loop):
     def on_started_leading(self) -> None:
         """Let the place in Slurm request what is known of the jobs of former leaders."""
         if self.slurm is not None:
-            self.slurm.on_started_leading()
+            self.slurm.former.begin()
 
     @property
     def unsettled(self) -> bool:
         """Whether a job that this process or a former leader has requested may still appear."""
-        return self.slurm is not None and self.slurm.unsettled
+        return self.slurm is not None and self.slurm.former.unsettled
 
     @property
     def busy(self) -> bool:
@@ -81,12 +79,6 @@ class Scheduler(Loop):
         """Whether a call for the key of a group or for a UID is queued or running: it alone writes the state."""
         return self.workers.busy(key) or self.pools.workers.busy(key)
 
-    def _is_binding(self, uid: str) -> bool:
-        """Whether a bind of the pod, or of its group, is in progress or done."""
-        key = self.groups.uids.get(uid)
-        has_call = self.has_call(uid) or (key is not None and self.has_call(key))
-        return has_call or self.states.of(uid).bound_at is not None
-
     def acted(self, key: str) -> None:
         """Decide for the pod or group of a call that has ended."""
         self.touch((key,))
@@ -96,11 +88,11 @@ class Scheduler(Loop):
         """Decide for all waiting pods."""
         waiting, slurm = self._pods.picked(), self._answering_slurm()
         self.states.forget_all_but(waiting.keys() | self.groups.keys())
-        self._group_objects.forget_all_but(self.groups.keys())
+        self.groups.forget_all_but_present()
         self._at_slurm &= waiting.keys()
         # not the present time: a cache that lags still shows a bound pod as waiting
         self.states.forget_bindings(self.clock.monotonic() - self._pods.age(), self.has_call)
-        self.occupancy.correct(waiting, self._is_binding)
+        self.occupancy.correct(waiting, self.groups.is_binding)
         each = [lambda: self._choose(waiting)]
         if slurm is not None:
             each.append(lambda: slurm.reconcile(waiting, self._is_at_slurm))
@@ -111,7 +103,7 @@ class Scheduler(Loop):
         slurm = self._answering_slurm()
         keys = keys | slurm.changed() if slurm is not None else keys
         waiting = self._pods.picked() if keys else {}
-        self.occupancy.correct(waiting, self._is_binding)
+        self.occupancy.correct(waiting, self.groups.is_binding)
         uids = keys | self.groups.members(keys)
         each = [lambda: self._choose({uid: pod for uid in uids if (pod := waiting.get(uid)) is not None})]
         if slurm is not None:

@@ -32,7 +32,7 @@ DISTINCT = 1000
 CLOCKS = 310
 """Seconds: a pod needs the jobs of others that were submitted up to 300 s before it (:mod:`scheduler.rules`)."""
 HEAD = 1000
-"""Jobs whose excluded nodes are kept up to date (:mod:`scheduler.queue_head`)."""
+"""Jobs whose excluded nodes are kept up to date (:mod:`scheduler.excluded_nodes`)."""
 BURST = 120
 """Pods that the leader submits when it is killed."""
 BEGIN = 1.5

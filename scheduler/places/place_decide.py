@@ -3,7 +3,7 @@
 A pod may go to the pools whose taints it tolerates. The policy selects among those that have room now: by the order in
 the annotation, by load, or by weight. If the pod may go to the colocated Slurm too, the nodes of this Slurm count as
 one more pool. A pool to which the pod's namespace does not send its Secrets is skipped. A pod or group that races is
-not bound: it gets places at several pools (:mod:`scheduler.places.race_places`).
+not bound: it gets places at several pools (:func:`scheduler.places.place_policy.select`).
 
 A group of more than one pod gets one pool, which must run groups and have room for all waiting members. Later members
 go to the same pool (:mod:`scheduler.gang_ranks`), as do the others once one has won a race. If a later leader could
@@ -27,7 +27,7 @@ from scheduler.gang_ranks import Gang
 from scheduler.group_actions import Action, BindToPool, Join, SetPlaces
 from scheduler.group_states import Pod, Wait
 from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
-from scheduler.places import candidates, place_policy, race_places
+from scheduler.places import candidates, place_policy
 from scheduler.places.place_view import PlaceView
 from scheduler.places.pool_shapes import Shape, Shapes
 from scheduler.pod_group import Group
@@ -261,7 +261,7 @@ def _wants_race(view: PlaceView, group: Group) -> bool:
 
 def _places(
     view: PlaceView, group: Group, kept: tuple[str, ...], shape: Shape, occupancy: PlannedOccupancy
-) -> race_places.Places:
+) -> place_policy.Places:
     """Select the places of a group that races. The colocated Slurm keeps its place: the group may have a job there."""
     if view.has_job(group.key) or any(pods.job_id(pod) is not None for pod in group.waiting):
         kept = *kept, names.LOCAL_POOL  # it had a job there before it raced
@@ -269,14 +269,14 @@ def _places(
     found = candidates.with_consent(view, group.waiting, found, lambda each: not each.problem and not each.silent)
     stays = names.LOCAL_POOL in kept
     found = [each._replace(problem="") if stays and each.name == names.LOCAL_POOL else each for each in found]
-    return race_places.select(found, kept, view.most_places)
+    return place_policy.select(found, kept, view.most_places)
 
 
 def _race(
     view: PlaceView,
     group: Group,
     kept: tuple[str, ...],
-    selection: race_places.Places,
+    selection: place_policy.Places,
     strangers: Sequence[Pod],
 ) -> _Results:
     wait = conditions.racing(selection.selected, place_policy.listed(selection.refused))

@@ -1,15 +1,22 @@
-"""The policies: which of the pools that have room a pod gets. Pure."""
+"""The policies: which of the pools that have room a pod gets, and at which of them a pod that races is queued. Pure.
+
+``docs/users/late-binding.md`` has the rules of a race.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
 from bridge import names
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler.nodes.occupancy import PlannedOccupancy
+from scheduler.places.candidates import Candidate
 from scheduler.places.place_view import PlaceView, Policy
+
+NO_PLACE_LEFT = "no place left"
 
 
 def choose(view: PlaceView, pools: list[str], requested: Resources, occupancy: PlannedOccupancy) -> str:
@@ -70,3 +77,29 @@ def listed(refused: Mapping[str, str]) -> str:
     shown = [f"{name} ({why})" for name, why in list(refused.items())[:5]]
     more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
     return ", ".join(shown) + more
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The selected places in the order of preference, and the reasons why other pools have none."""
+
+    selected: tuple[str, ...]
+    refused: dict[str, str]
+
+
+def select(candidates: Sequence[Candidate], kept: Sequence[str], limit: int) -> Places:
+    """Select at most ``limit`` places. ``candidates`` are in the order of preference, ``kept`` are the present places.
+
+    A present place stays while its pool can have it: it has waited in its queue. A present place at a pool that is not
+    Ready stays only as long as no other pool needs its number. The colocated Slurm always keeps its place, because
+    nothing withdraws its job while the pod waits.
+    """
+
+    def rank(candidate: Candidate) -> tuple[bool, bool, bool, bool]:
+        new = candidate.name not in kept
+        return new or candidate.name != names.LOCAL_POOL, bool(candidate.silent), new, bool(candidate.full)
+
+    possible = [c for c in candidates if not c.problem and (not c.silent or c.name in kept)]
+    chosen = {c.name for c in sorted(possible, key=rank)[:limit]}
+    refused = {c.name: c.problem or c.silent or NO_PLACE_LEFT for c in candidates if c.name not in chosen}
+    return Places(tuple(c.name for c in candidates if c.name in chosen), refused)

@@ -20,8 +20,6 @@ from bridge.workload import eligibility, node_ownership, places, pods, pool_sele
 from bridge.workload.eligibility import NodeView
 from scheduler import pod_group
 from scheduler.group_actions import URGENCY, Action, key_of
-from scheduler.group_index import GroupIndex
-from scheduler.group_objects import GroupObjects
 from scheduler.group_states import GroupStates
 from scheduler.nodes.occupancy import Occupancy
 from scheduler.places import place_decide
@@ -29,6 +27,7 @@ from scheduler.places.place_view import NamespaceView, PlaceView, pool_view
 from scheduler.places.slurm_place import SlurmPlace
 from scheduler.pod_group import Group
 from scheduler.pod_writer import PodWriter
+from scheduler.waiting_groups import WaitingGroups
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ NAMESPACE_REMEMBERED = 10.0
 class PoolPlaces:
     """The pools; used by the thread of ``loop`` alone, except for :meth:`changed`.
 
-    ``slurm`` is ``None`` if no Slurm is colocated. ``has_call`` returns whether a call for a UID is queued or running.
+    ``slurm`` is ``None`` if no Slurm is colocated.
     """
 
     def __init__(
@@ -50,15 +49,13 @@ class PoolPlaces:
         shared: KubeDependencies,
         slurm: SlurmPlace | None,
         states: GroupStates,
-        groups: GroupIndex,
-        group_objects: GroupObjects,
+        groups: WaitingGroups,
         writer: PodWriter,
         occupancy: Occupancy,
-        has_call: Callable[[str], bool],
     ) -> None:
         self._loop, self._config, self._nodes = loop, shared.config, shared.nodes
         self._states, self._groups, self._writer, self._slurm = states, groups, writer, slurm
-        self._group_objects, self._occupancy, self._has_call = group_objects, occupancy, has_call
+        self._occupancy = occupancy
         # not those of the loop: calls to a slurmrestd that does not answer may hold all of them
         self.workers = Workers("pools-worker", shared.config.workers, done=loop.acted, clock=shared.clock)
         self._lock = threading.Lock()
@@ -89,7 +86,7 @@ class PoolPlaces:
             for uid in uids
             if uid not in in_groups
             and (uid not in at_slurm or (races and places.wants_race(waiting[uid])))
-            and not self._has_call(uid)
+            and not self._groups.has_call(uid)
         ]
         keys = {
             key
@@ -98,7 +95,7 @@ class PoolPlaces:
             # the member may have to follow the first pod to a pool, or lose its places
             and (uid not in at_slurm or places.wants_race(waiting[uid]) or places.recorded(waiting[uid]))
         }
-        groups = [*pod_group.of_each(bare_pods), *self._idle_groups(keys)]
+        groups = [*pod_group.of_each(bare_pods), *self._groups.idle(keys, lambda _: False, self.workers)]
         if not groups:
             return set()
         decision = place_decide.decide(self._view(groups, at_slurm, races))
@@ -110,13 +107,6 @@ class PoolPlaces:
         for local in decision.local:
             log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(local.pod), why=local.why))
         return {pods.uid(local.pod) for local in decision.local}
-
-    def _idle_groups(self, keys: Set[str]) -> list[Group]:
-        """Return the groups with these keys without a call of the workers."""
-        found = self._groups.groups(key for key in keys if not self._has_call(key))
-        idle = [self._group_objects.applied(group) for group in found]
-        self._group_objects.request(idle, lambda _: False, self.workers)
-        return [group for group in idle if not any(self._has_call(pods.uid(pod)) for pod in group.open)]
 
     def _view(self, groups: list[Group], at_slurm: Set[str], races: bool) -> PlaceView:
         nodes, settings = self._nodes_with_views(), self._config.pools

@@ -17,18 +17,17 @@ from bridge.workload import missing_jobs, pods, queue_wait
 from scheduler import conditions, group_actions, group_decide, pod_group, rules
 from scheduler.devices.device_names import DeviceNames
 from scheduler.devices.taken_devices import TakenDevices
+from scheduler.excluded_nodes import QueueHead
+from scheduler.former_requests import FormerRequests, NewPods
 from scheduler.group_act import SlurmActor
-from scheduler.group_index import GroupIndex
-from scheduler.group_objects import GroupObjects
 from scheduler.group_states import GroupStates
-from scheduler.new_pods import NewPods
-from scheduler.nodes.current_placements import CurrentPlacements
 from scheduler.nodes.occupancy import Occupancy
+from scheduler.nodes.placement import CurrentPlacements
 from scheduler.pod_group import Group
 from scheduler.pod_writer import PodWriter
-from scheduler.queue_head import QueueHead
 from scheduler.unchanged_pods import UnchangedPods
 from scheduler.volumes.storage import Storage
+from scheduler.waiting_groups import WaitingGroups
 
 Pod = Mapping[str, Any]
 IsHere = Callable[[str, Pod], bool]
@@ -54,8 +53,6 @@ class SlurmSources:
 class SlurmPlace:
     """The colocated Slurm; used by the thread of ``loop`` alone, except for the subscribers of caches.
 
-    ``has_call`` returns whether a call for the key of a group or for a UID is queued or running.
-
     A partial decision is about the groups whose job or pod has changed or whose action has ended, and about all that
     have an allocated job: room on a node goes to the most urgent of them.
     """
@@ -65,18 +62,17 @@ class SlurmPlace:
         loop: Loop,
         sources: SlurmSources,
         states: GroupStates,
-        groups: GroupIndex,
-        group_objects: GroupObjects,
+        groups: WaitingGroups,
         writer: PodWriter,
         occupancy: Occupancy,
-        has_call: Callable[[str], bool],
     ) -> None:
         dependencies = self.dependencies = sources.dependencies
         self._loop, self._sources, self._states, self._groups = loop, sources, states, groups
-        self._group_objects, self._occupancy, self._has_call = group_objects, occupancy, has_call
+        self._occupancy = occupancy
         self._max_grace = dependencies.config.max_grace_period
         self._storage = Storage(on_change=loop.wake)
         self._new = NewPods(dependencies.pods)
+        self.former = FormerRequests(loop, dependencies.poller, states, self._new)
         self._unchanged = UnchangedPods()
         self._head = QueueHead()
         self._device_names = DeviceNames(dependencies.kube, dependencies.config, dependencies.clock)
@@ -91,7 +87,7 @@ class SlurmPlace:
             loop.check_leadership,
             TakenDevices(sources.claims),
         )
-        self._inherited_at = self._inherited_until = self._count_from = 0.0
+        self._count_from = 0.0
         self._snapshot = Snapshot()
         self._brake, self._braked = Brake(), 0
         limits = dependencies.config.brake
@@ -112,28 +108,9 @@ class SlurmPlace:
         caches = (self._sources.others, *self._sources.storage)
         return self.dependencies.poller.snapshot.sequence > 0 and all(cache.synced for cache in caches)
 
-    def on_started_leading(self) -> None:
-        """Request a poll and a list of all jobs, and note until when a former leader may have sent requests.
-
-        Decisions need a snapshot, and submissions a list of all jobs, from after this moment.
-        """
-        poller = self.dependencies.poller
-        self._inherited_at = (self._loop.leading_since or 0.0) if self._loop.inherited else 0.0
-        self._inherited_until = 0.0
-        if self._inherited_at:  # an earlier list would not show the outcome of all of them
-            poller.list_all(self._inherited_at + rules.SETTLE)
-        self._new.begin()
-        poller.list_all()
-        poller.wake()
-
     def node_changed(self) -> None:
         """Compute the placements again."""
         self._placements.node_changed()
-
-    @property
-    def unsettled(self) -> bool:
-        """Whether a job that this process or a former leader has requested may still appear."""
-        return bool(self._inherited_at) or self._states.unsettled
 
     def has_job(self, uid: str) -> bool:
         """Whether Slurm has, or had, a job of the pod."""
@@ -188,7 +165,7 @@ class SlurmPlace:
         ``whole``: also for groups that run on nodes that take no new pod.
         """
         snapshot = self._snapshot
-        unsettled = self._settle(snapshot)
+        unsettled = self.former.settle(snapshot)
         self._device_names.request(self._loop.workers)
         view = self._view(snapshot, updates)
         bare_pods = self._unchanged.changed(view, self._idle_bare_pods(here))
@@ -218,23 +195,6 @@ class SlurmPlace:
                 isolation.report("scheduler", pods.key(action.pod), error)
         return counts
 
-    def _settle(self, snapshot: Snapshot) -> bool:
-        """Request the lists of jobs that show the outcome of earlier requests; return whether one is unknown."""
-        poller = self.dependencies.poller
-        if self._inherited_at:
-            until = rules.settled_at(snapshot, self._inherited_at)
-            if snapshot.error or snapshot.began < until:
-                poller.wake()
-                poller.list_all(until)
-            else:  # later errors of slurmctld do not matter
-                self._inherited_at, self._inherited_until = 0.0, until
-        list_needed_at, unsettled = self._inherited_until, self._states.unsettled
-        if unsettled:
-            list_needed_at = max(list_needed_at, rules.settled_at(snapshot, self._states.lost_at))
-        if snapshot.requested_at < list_needed_at:
-            poller.list_all(list_needed_at)
-        return unsettled
-
     def _view(self, snapshot: Snapshot, updates: int) -> rules.SchedulerView:
         """Return the view of a decision without groups."""
         clock, slurm = self.dependencies.clock, self.dependencies.slurm
@@ -249,8 +209,8 @@ class SlurmPlace:
             now=clock.monotonic(),
             time=time,
             occupancy=self._occupancy,
-            leading_since=max(self._loop.leading_since or 0.0, self._inherited_until),
-            inherited_at=self._inherited_at,
+            leading_since=self.former.settled_since,
+            inherited_at=self.former.inherited_at,
             braked=self._is_braked(snapshot),
             updates=updates,
             new=self._new.uids,
@@ -262,7 +222,7 @@ class SlurmPlace:
         """Return the waiting pods with a job alone for which the workers have no call."""
         in_groups = self._groups.uids
         # a call of the workers writes the state of its pod: one writer at a time (scheduler.group_states)
-        return [pod for uid, pod in here.items() if uid not in in_groups and not self._is_binding(uid)]
+        return [pod for uid, pod in here.items() if uid not in in_groups and not self._groups.is_binding(uid)]
 
     def _idle_groups(self, waiting: Mapping[str, Pod], is_here: IsHere, closed: Set[str]) -> list[Group]:
         """Return the groups with a waiting pod, or with a job on a ``closed`` node, without a call of the workers."""
@@ -276,15 +236,8 @@ class SlurmPlace:
                 for job_id in self._snapshot.by_uid.get(key, ())
                 if not closed.isdisjoint(jobs[job_id].job.nodes)
             }
-        idle = self._groups.groups(key for key in keys if not self._has_call(key))
-        groups = [self._group_objects.applied(group) for group in idle]
-        self._group_objects.request(groups, self.has_job, self._loop.workers)
-        return [
-            group
-            for group in groups
-            if not any(self._is_binding(pods.uid(pod)) for pod in group.open)
-            and all(is_here(pods.uid(pod), pod) for pod in group.open)
-        ]
+        groups = self._groups.idle(keys, self.has_job, self._loop.workers)
+        return [group for group in groups if all(is_here(pods.uid(pod), pod) for pod in group.open)]
 
     def _is_braked(self, snapshot: Snapshot) -> bool:
         """Whether so many jobs are missing that no job is submitted; computed once for each snapshot."""
@@ -305,12 +258,6 @@ class SlurmPlace:
         key, urgency = group_actions.key_of(action), group_actions.URGENCY[type(action)]
         kind = label_of(type(action))
         self._loop.workers.submit(key, lambda: self._actor.act(action), urgency, kind=kind)
-
-    def _is_binding(self, uid: str) -> bool:
-        """Whether a bind of the pod, or of its group, is in progress or done."""
-        key = self._groups.uids.get(uid)
-        has_call = self._has_call(uid) or (key is not None and self._has_call(key))
-        return has_call or self._states.of(uid).bound_at is not None
 
 
 def changed_keys(before: Snapshot, after: Snapshot) -> set[str]:

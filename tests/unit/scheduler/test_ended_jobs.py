@@ -8,7 +8,7 @@ import pytest
 from bridge import names
 from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, ObservedJob, Snapshot
 from bridge.workload import pods
-from scheduler import allocation_check
+from scheduler import group_binding
 from scheduler.group_actions import Bind
 from tests.fakes.memory_world import MemoryWorld, path_of
 
@@ -181,7 +181,7 @@ def _snapshot(state="RUNNING", nodes=("n1",), key=REF, *, missing=False, parts=(
 
 def test_a_bind_is_carried_out_only_on_a_node_of_the_allocated_job():
     def lost(snapshot, cancelled=frozenset(), **fields):
-        return allocation_check.lost(_bind(**fields), REF.key, snapshot, cancelled)
+        return group_binding.lost_allocation(_bind(**fields), REF.key, snapshot, cancelled)
 
     parts = (JobPart(5, frozenset({"RUNNING"}), ("n1",)), JobPart(6, frozenset({"RUNNING"}), ("n2",)))
     assert lost(_snapshot()) == ""

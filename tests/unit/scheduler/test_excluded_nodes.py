@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from scheduler import group_actions, queue_head
+from scheduler import excluded_nodes, group_actions
+from scheduler.excluded_nodes import BURST, FASTEST, SHARE, SLOWEST, QueueHead, UpdatePace
 from scheduler.group_states import GroupState, GroupStates
 from scheduler.nodes.placement import Placements
-from scheduler.queue_head import QueueHead
-from scheduler.update_pace import BURST, FASTEST, SHARE, SLOWEST, UpdatePace
 from tests import builders
 from tests.builders import node_view, slurm_nodes, snapshot
 from tests.fakes.clock import FakeClock
@@ -85,7 +84,7 @@ def test_without_updates_the_pods_get_their_conditions():
 
 
 def test_only_the_jobs_that_slurm_considers_next_are_updated(monkeypatch):
-    monkeypatch.setattr(queue_head, "HEAD", 2)
+    monkeypatch.setattr(excluded_nodes, "HEAD", 2)
     nodes = [node("n1"), node("n2", unschedulable=True)]
     entries = [observed(1, partition="a"), observed(2, partition="a", priority=5), observed(3, partition="b")]
     entries += [observed(4, partition="a", priority=7), observed(5, "RUNNING", nodes=("n1",), partition="a")]
@@ -100,8 +99,8 @@ def test_only_the_jobs_that_slurm_considers_next_are_updated(monkeypatch):
     ]
     # the job that was first has started: another one is considered after a moment
     entries[3] = observed(4, "RUNNING", nodes=("n1",), partition="a")
-    assert 1 not in excluded(look(entries, nodes, head=kept.of(jobs(), queue_head.PERIOD - 0.01)))
-    assert 1 in excluded(look(entries, nodes, head=kept.of(jobs(), queue_head.PERIOD)))
+    assert 1 not in excluded(look(entries, nodes, head=kept.of(jobs(), excluded_nodes.PERIOD - 0.01)))
+    assert 1 in excluded(look(entries, nodes, head=kept.of(jobs(), excluded_nodes.PERIOD)))
 
 
 def test_few_jobs_are_all_updated():

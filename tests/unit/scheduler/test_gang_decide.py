@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from bridge import names
 from bridge.config.hub import Config
 from bridge.kube.cache import Cache
+from bridge.kube.kube_client import KubeClient
 from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob
 from bridge.workload import links
 from scheduler import group_actions, group_decide, member_places, pod_group, rules
 from scheduler.conditions import waits_for
-from scheduler.group_index import GroupIndex
 from scheduler.group_states import GroupState, GroupStates, ReportedCondition, Wait
 from scheduler.nodes.occupancy import Occupancy
+from scheduler.waiting_groups import WaitingGroups
 from tests.builders import group, node_view, observed, pod, snapshot
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_kube import MemoryCache
@@ -396,7 +397,9 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
 
 
 def test_an_index_follows_the_cache():
-    index, first, second = GroupIndex(cast(Cache, MemoryCache([])), FakeClock()), member(0), member(1)
+    first, second = member(0), member(1)
+    cache, kube = cast(Cache, MemoryCache([])), cast(KubeClient, None)
+    index = WaitingGroups(cache, kube, FakeClock(), GroupStates(), lambda _: False)
     for one in (first, second):
         index.changed("add", None, one)
     index.changed("update", first, first)

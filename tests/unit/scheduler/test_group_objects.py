@@ -5,7 +5,7 @@ import pytest
 from bridge import names
 from bridge.errors import KubeForbiddenError
 from bridge.workload import links, pods
-from scheduler import group_objects
+from scheduler import waiting_groups
 from tests.builders import group, pod
 from tests.unit.scheduler.test_ended_jobs import World
 from tests.unit.scheduler.test_gang_apart import jobs, settle
@@ -121,7 +121,7 @@ def test_the_job_for_the_old_group_is_cancelled(world, kind):
     world.look(3)
     assert {pods.job_id(pod) for pod in world.hub.kube.pods()} == {job.job_id}
     write(world, kind, 3, "new")
-    world.hub.clock.advance(group_objects.LONG_PERIOD)
+    world.hub.clock.advance(waiting_groups.LONG_PERIOD)
     world.look(10)
     assert job.state == "CANCELLED"
     (other,) = world.hub.slurm.live()
@@ -137,7 +137,7 @@ def test_members_stay_while_one_of_them_runs(world, kind):
     write(world, kind, 2, "new")
     member(world, kind, 2, 2)
     settle(world)
-    world.hub.clock.advance(group_objects.LONG_PERIOD)
+    world.hub.clock.advance(waiting_groups.LONG_PERIOD)
     settle(world)
     assert {uid for uid, _, _ in groups_of(world).values()} == {"o"}
 
@@ -161,7 +161,7 @@ def test_a_kill_at_any_write_loses_no_pod_and_leaves_no_job(apart):
             member(world, kind, number, 3)
         world.look(4)
         write(world, kind, 3, "new")
-        world.hub.clock.advance(group_objects.LONG_PERIOD)
+        world.hub.clock.advance(waiting_groups.LONG_PERIOD)
         before = world.hub.restarts
         world.hub.writes.kill_after = writes
         world.look(30)  # the job for the old group is pending
@@ -176,8 +176,8 @@ def test_a_kill_at_any_write_loses_no_pod_and_leaves_no_job(apart):
 
 def test_groups_are_read_seldom_and_not_after_their_job(world, kind, monkeypatch):
     reads = []
-    original = group_objects.get_if_served
-    monkeypatch.setattr(group_objects, "get_if_served", lambda *args: reads.append(args[-1]) or original(*args))
+    original = waiting_groups.get_if_served
+    monkeypatch.setattr(waiting_groups, "get_if_served", lambda *args: reads.append(args[-1]) or original(*args))
     write(world, kind, 3)
     for number in range(2):
         member(world, kind, number, 3)
@@ -198,7 +198,7 @@ def test_without_the_permission_new_pods_alone_have_a_changed_minimum(world, kin
         calls.append(args)
         raise KubeForbiddenError("no", status=403)
 
-    monkeypatch.setattr(group_objects, "get_if_served", forbidden)
+    monkeypatch.setattr(waiting_groups, "get_if_served", forbidden)
     member(world, kind, 0, 2)
     settle(world, 30)
     assert len(calls) == 1

@@ -154,11 +154,11 @@ def test_requests_of_a_former_leader_are_settled_although_polls_fail_later():
     hub.clock.advance(rules.SETTLE + 1)
     waiting(hub)
     assert not hub.scheduler.unsettled
-    needed = hub.scheduler.slurm._inherited_until
+    needed = hub.scheduler.slurm.former.inherited_until
     hub.poller.snapshot = replace(hub.poller.snapshot, error="down", settled_since=hub.clock.monotonic() + 60)
     hub.scheduler.reconcile()
     assert not hub.scheduler.unsettled
-    assert hub.scheduler.slurm._inherited_until == needed
+    assert hub.scheduler.slurm.former.inherited_until == needed
 
 
 def test_placements_forget_the_pods_that_no_longer_wait():
@@ -181,7 +181,7 @@ def test_a_member_counts_on_its_node_while_its_gang_is_bound(monkeypatch):
     busy = {"gang"}
     monkeypatch.setattr(hub.scheduler.workers, "busy", lambda key: key in busy)
     for binding in (True, False):
-        hub.scheduler.occupancy.correct({"m"}, hub.scheduler._is_binding)
+        hub.scheduler.occupancy.correct({"m"}, hub.scheduler.groups.is_binding)
         assert [each.uid for each in hub.scheduler.occupancy.of("n1")] == ["m"] * binding
         busy.clear()
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from bridge.errors import KubeError
-from scheduler.new_pods import NewPods
+from scheduler.former_requests import NewPods
 
 
 class StubCache:

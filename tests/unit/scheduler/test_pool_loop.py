@@ -71,7 +71,7 @@ class World:
         shared = KubeDependencies(config, kube, nodes, events, FakeClock())
         self.loop = Scheduler(shared, cast(Cache, self.pods), None, None)
         loop, writer = self.loop, self.loop.pools._writer
-        kept = loop.states, loop.groups, loop._group_objects, writer, loop.occupancy, loop.has_call
+        kept = loop.states, loop.groups, writer, loop.occupancy
         slurm = cast(SlurmPlace, SimpleNamespace(has_job=lambda _: False, expected_wait=lambda: 0.0))
         self.loop.pools = PoolPlaces(self.loop, shared, slurm, *kept)
         self.loop.workers = self.loop.pools.workers = cast(Any, self.queue)

@@ -7,7 +7,7 @@ import copy
 
 import pytest
 
-from scheduler import queue_head, unchanged_pods
+from scheduler import excluded_nodes, unchanged_pods
 from scheduler.conditions import MIN_INTERVAL, TELL_UNKNOWN_AFTER
 from tests.builders import pod
 from tests.fakes.memory_hub import MemoryHub
@@ -98,19 +98,19 @@ def test_a_change_of_a_node_updates_the_jobs_of_all_pods(hub):
 
 
 def test_a_job_that_slurm_starts_later_is_updated_as_soon_as_it_is_one_of_the_next(hub, monkeypatch):
-    monkeypatch.setattr(queue_head, "HEAD", 1)
+    monkeypatch.setattr(excluded_nodes, "HEAD", 1)
     hub.cordon("n2")
     rest(hub)
     assert look(hub) == 2
     assert [job(hub, name).excluded for name in ("p", "q")] == [("n2",), ()]
     start(hub)
-    hub.clock.advance(queue_head.PERIOD)
+    hub.clock.advance(excluded_nodes.PERIOD)
     look(hub)
     assert [job(hub, name).excluded for name in ("p", "q")] == [("n2",), ("n2",)]
 
 
 def test_a_change_of_a_node_is_no_reason_to_decide_about_a_job_that_slurm_starts_later(hub, monkeypatch):
-    monkeypatch.setattr(queue_head, "HEAD", 1)
+    monkeypatch.setattr(excluded_nodes, "HEAD", 1)
     hub.cordon("n2")
     rest(hub)
     assert look(hub) == 2
@@ -119,19 +119,19 @@ def test_a_change_of_a_node_is_no_reason_to_decide_about_a_job_that_slurm_starts
 
 
 def test_a_job_whose_excluded_nodes_are_not_known_is_decided_as_soon_as_it_is_one_of_the_next(hub, monkeypatch):
-    monkeypatch.setattr(queue_head, "HEAD", 1)
+    monkeypatch.setattr(excluded_nodes, "HEAD", 1)
     hub.restart(inherited=False)
     rest(hub)
     assert look(hub) == 2
     assert hub.scheduler.states.by_uid["q"].excluded is None
     start(hub)
-    hub.clock.advance(queue_head.PERIOD)
+    hub.clock.advance(excluded_nodes.PERIOD)
     assert look(hub) == 0
     assert hub.scheduler.states.by_uid["q"].excluded == ()
 
 
 def test_the_excluded_nodes_of_a_job_that_slurm_starts_later_are_not_compared_after_a_restart(hub, monkeypatch):
-    monkeypatch.setattr(queue_head, "HEAD", 1)
+    monkeypatch.setattr(excluded_nodes, "HEAD", 1)
     hub.restart(inherited=False)
     compared = []
     monkeypatch.setattr(

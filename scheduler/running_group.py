@@ -1,23 +1,30 @@
-"""The members of a group for which its job has no place, and the pods that take none any more. Pure.
+"""A group whose job runs: members for which the job has no place, and nodes that it releases. Pure.
 
 Once the minimum of a group runs, a member without a place gets a job of its own: a pod of a controller that was scaled
 up, of a rolling update, or the successor of a pod on a node that is drained.
 ``docs/developers/architecture.md`` has the table.
+
+The job releases a drained node, which Slurm shows as DRAINING while a job has it, when no pod is left on the node and
+none can be bound there any more. The request to Slurm names the nodes that the job keeps, so it may be repeated after a
+crash.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from bridge.slurm.models import Job
+from bridge.slurm import states
+from bridge.slurm.models import Job, JobPart, ObservedJob
 from bridge.workload import pods
 from scheduler import member_places
-from scheduler.group_actions import Pod
+from scheduler.group_actions import Pod, Shrink
 from scheduler.group_states import GroupState
 from scheduler.pod_group import Group
 from scheduler.rules import SchedulerView, is_live
+
+RELEASE = "no new pod can run there, and no pod of the group is left there"
 
 
 def lost(view: SchedulerView, group: Group) -> list[Pod]:
@@ -100,3 +107,40 @@ def without_place(view: SchedulerView, group: Group, job: Job, unplaced: Sequenc
         leaving_by_shape[shape] -= 1
         (waiting if leaving_by_shape[shape] >= 0 else apart).append(pod)
     return waiting, apart
+
+
+def shrink(view: SchedulerView, group: Group, state: GroupState, live: list[ObservedJob]) -> Shrink | None:
+    """Return the action for the first component of the running job that has nodes to release; ``None`` if none has.
+
+    ``live`` are the jobs of the group that are pending or allocated.
+    """
+    # of two live jobs, one is cancelled first (group_decide)
+    if not group.running or len(live) != 1 or view.now < state.shrink_retry_at:
+        return None
+    job = live[0].job
+    closed = view.placements.closed
+    if closed.isdisjoint(job.nodes) or not _runs_on(group, state, job):
+        return None
+    used = _used(group, job)
+    if used is None:
+        return None
+    for part in job.parts or (job,):
+        released = tuple([node for node in part.nodes if node in closed and node not in used])
+        if 0 < len(released) < len(part.nodes):  # Slurm does not take the last node from a component
+            return Shrink(group, job.job_id, released, RELEASE, part.job_id if isinstance(part, JobPart) else 0)
+    return None
+
+
+def _runs_on(group: Group, state: GroupState, job: Job) -> bool:
+    """Whether the job has started, and a member runs in it and stays."""
+    if not states.is_allocated(job.states) or "CONFIGURING" in job.states or not others_run(group, job):
+        return False
+    return state.started_job == job.job_id or group.has_started(job.job_id, group.waiting)
+
+
+def _used(group: Group, job: Job) -> Set[str] | None:
+    """Return the nodes on which a member runs or may be bound; ``None`` if a pod does not name its node."""
+    used = {pods.slurm_node(pod) for pod in group.running}
+    members, _ = member_places.matching_members(group, job)
+    used |= {*member_places.assign_places(members, job).values()} if members.waiting else set()
+    return None if "" in used else used
