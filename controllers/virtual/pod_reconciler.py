@@ -22,8 +22,7 @@ from bridge.protocol.model.jobs import JobStatus
 from bridge.telemetry.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS, counted, label_of
 from bridge.workload import pods
 from controllers.virtual import race_decide, virtual_pod_actions, virtual_pod_decide
-from controllers.virtual.pod_state import Entry, ObjectKey, Pod
-from controllers.virtual.pod_view import PodView, PoolView
+from controllers.virtual.pod_state import Entry, ObjectKey, Pod, PodView, PoolView
 from controllers.virtual.pool_state import PoolState
 from controllers.virtual.virtual_pod_act import PodActor
 from controllers.virtual.volume_act import unknown_until

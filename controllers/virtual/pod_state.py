@@ -1,4 +1,4 @@
-"""The state of one pod in this process, in addition to the pod itself and the view of jobs. No I/O.
+"""The data of a decision about one pod: its state in this process beside the pod itself, and the view. No I/O.
 
 The state is lost with the process, or with the leadership. Its successor finds everything that matters at the site and
 on the API server again. All times are monotonic seconds.
@@ -157,3 +157,40 @@ class Entry:
         if self.settled is None or pod is None:
             return False
         return self.settled[1] is job and self.settled[0] == pod["metadata"]["resourceVersion"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """The state of a pool that a decision depends on.
+
+    ``synced``: the cache of the pool's pods is complete. ``complete_at``: time at which the last complete snapshot was
+    requested. ``ready``: the pool accepts submissions. ``leading_since``: time at which this process became the leader.
+    ``lists``: the pool can list all its jobs.
+    """
+
+    name: str
+    synced: bool
+    complete_at: float | None
+    ready: bool
+    leading_since: float
+    address: str
+    lists: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod (``None`` if no pod has the UID), its job in the pool's view, and its entry.
+
+    ``may_fail``: the brake lets the pod fail for a lost job. ``held``: the engaged brake holds the pod. ``racer``: the
+    pod with the UID that has no node, but a place at this pool.
+    """
+
+    pod: Pod | None
+    job: JobStatus | None
+    entry: Entry
+    pool: PoolView
+    now: float
+    time: float
+    may_fail: bool = True
+    held: bool = False
+    racer: Pod | None = None

@@ -39,10 +39,9 @@ from bridge.workload import places, pods
 from bridge.workload.kinds.kind import annotation
 from controllers.brakes import mark_patch
 from controllers.virtual import (
+    hub_status,
     pod_reports,
     race_decide,
-    status_patch,
-    synthetic_status,
     virtual_pod_actions,
     virtual_pod_decide,
 )
@@ -179,8 +178,8 @@ class PodActor:
         except MissingReferenceError as error:
             self._back_off(entry, error)
             self._event_once(entry, pod, "BridgeWaiting", error.with_hint, warning=True)
-            status = synthetic_status.waiting(pod, error.reason, error.with_hint, self._address, self._clock.time())
-            self._patch(pod, cache, status_patch.patch(pod.get("status") or {}, status))
+            status = hub_status.waiting(pod, error.reason, error.with_hint, self._address, self._clock.time())
+            self._patch(pod, cache, hub_status.patch(pod.get("status") or {}, status))
             return
         except ScriptError as error:
             self._fail(pod, cache, "BridgeRejected", error.reason, error.with_hint)
@@ -337,8 +336,8 @@ class PodActor:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
 
     def _fail(self, pod: Pod, cache: Cache, event: str, reason: str, message: str) -> None:
-        status = synthetic_status.failed(pod, reason, message, self._address, self._clock.time())
-        written = self._patch(pod, cache, status_patch.patch(pod.get("status") or {}, status))
+        status = hub_status.failed(pod, reason, message, self._address, self._clock.time())
+        written = self._patch(pod, cache, hub_status.patch(pod.get("status") or {}, status))
         if written:
             pod_reports.trace_end(pod, status, None, self._clock.time())
         self._events.event(pod, event, f"{reason}: {message}", warning=True)

@@ -13,9 +13,8 @@ from bridge.protocol.model import pod_status as statuses
 from bridge.protocol.model.jobs import JobStatus
 from bridge.script import sizing, volume_files
 from bridge.workload import pods
-from controllers.virtual import race_decide, status_patch, synthetic_status
-from controllers.virtual.pod_state import LOOK_AGAIN, Pod
-from controllers.virtual.pod_view import PodView
+from controllers.virtual import hub_status, race_decide
+from controllers.virtual.pod_state import LOOK_AGAIN, Pod, PodView
 from controllers.virtual.virtual_pod_actions import (
     Action,
     Cancel,
@@ -133,10 +132,10 @@ def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
         return _write(view, pod, job) or forget
     if job is not None and job.phase == "ended":
         status = statuses.pod_status(pod, job, view.pool.address, view.time)
-        return Remove(pod, status, status_patch.patch(pod.get("status") or {}, status), job)
+        return Remove(pod, status, hub_status.patch(pod.get("status") or {}, status), job)
     if _holds_nothing(view, pod, job):
-        status = synthetic_status.failed(pod, "Deleted", "", view.pool.address, view.time)
-        return Remove(pod, status, status_patch.patch(pod.get("status") or {}, status))
+        status = hub_status.failed(pod, "Deleted", "", view.pool.address, view.time)
+        return Remove(pod, status, hub_status.patch(pod.get("status") or {}, status))
     request = view.entry.cancellation
     # a request from before this deletion had another grace period
     if request is not None and request.deletion == metadata["deletionTimestamp"] and _just_cancelled(view):
@@ -215,7 +214,7 @@ def _refresh(view: PodView, pod: Pod) -> Refresh | Wait | None:
 def _write(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
     before = pod.get("status") or {}
     status = statuses.pod_status(pod, job, view.pool.address, view.time)
-    patch = status_patch.patch(before, status)
+    patch = hub_status.patch(before, status)
     recorded_id, job_id = remote_job(pod), None
     # a site may learn the id of the batch system later; until then, the job is named by the UID
     if job.phase != "unknown" and (job.job_id or not recorded_id):

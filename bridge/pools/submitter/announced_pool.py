@@ -2,14 +2,82 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
+from pydantic import ValidationError
+
 from bridge.errors import SiteDownError
-from bridge.pools.submitter.received_announcements import ReceivedAnnouncements
-from bridge.pools.submitter.received_buildconfigs import ReceivedBuildConfigs
+from bridge.logs import kv
 from bridge.protocol.model.readiness import READY, Readiness
-from bridge.protocol.nats.messages import Announce
+from bridge.protocol.nats.envelope import explain
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage
 from bridge.script.buildconfig import BuildConfig
+
+log = logging.getLogger(__name__)
+
+_MOST_FOLDERS = 16
+
+
+class ReceivedAnnouncements:
+    """The announcements of one pool. A caller that changes them holds the lock of the pool; others read without it."""
+
+    def __init__(self) -> None:
+        self.folder: str | None = None
+        """Id of the folder that holds the pool's jobs: of the first announcement, until another one is set."""
+        self.by_folder: Mapping[str, tuple[Announce, float]] = {}
+        """The last announcement for each folder id, and the monotonic time at which it arrived."""
+
+    @property
+    def last(self) -> tuple[Announce, float] | None:
+        """The last announcement of the pool's folder, and the time at which it arrived."""
+        return self.by_folder.get(self.folder or "")
+
+    def add(self, announce: Announce, received_at: float) -> None:
+        """Replace the announcement of its folder."""
+        if self.folder is None:
+            self.folder = announce.folder
+        others = {folder: value for folder, value in self.by_folder.items() if folder != announce.folder}
+        if len(others) >= _MOST_FOLDERS:
+            del others[next(folder for folder in others if folder != self.folder)]
+        # a new dict: other threads read it without the lock
+        self.by_folder = {**others, announce.folder: (announce, received_at)}
+
+
+class ReceivedBuildConfigs:
+    """The last two BuildConfigs of one pool, by digest. The caller holds the lock of the pool."""
+
+    def __init__(self, pool: str) -> None:
+        self._pool = pool
+        self._configs: dict[str, BuildConfig | None] = {}
+        self._problems: dict[str, str] = {}
+
+    def __contains__(self, digest: str) -> bool:
+        """Return whether the BuildConfig has been received, valid or not."""
+        return digest in self._configs
+
+    def get(self, digest: str) -> BuildConfig | None:
+        """Return a BuildConfig; ``None`` if it has not been received or is invalid."""
+        return self._configs.get(digest)
+
+    def problem(self, digest: str) -> str:
+        """Return why a BuildConfig is invalid; empty if it is valid or has not been received."""
+        return self._problems.get(digest, "")
+
+    def add(self, message: BuildConfigMessage) -> None:
+        """Store a BuildConfig. An invalid one is recorded as such, so that it is not requested again."""
+        config: BuildConfig | None = None
+        problem = ""
+        try:
+            config = BuildConfig.model_validate(message.config)
+        except ValidationError as error:
+            problem = explain(error)
+            log.warning("a BuildConfig is invalid", extra=kv(pool=self._pool, error=problem))
+        # the previous one stays: the announcement that names the new one may not have arrived
+        previous = [item for item in self._configs.items() if item[0] != message.digest][-1:]
+        self._configs = dict([*previous, (message.digest, config)])
+        self._problems = {digest: text for digest, text in self._problems.items() if digest in self._configs}
+        self._problems[message.digest] = problem
 
 
 class AnnouncedPool:

@@ -10,10 +10,10 @@ from bridge.clock import Clock
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pod
-from bridge.pools.submitter import snapshot_pages, submission
+from bridge.pools.submitter import snapshot_requests, submission
 from bridge.pools.submitter.announced_pool import AnnouncedPool
 from bridge.pools.submitter.job_view import JobView
-from bridge.pools.submitter.request_schedule import RequestSchedule
+from bridge.pools.submitter.snapshot_requests import RequestSchedule
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions, Connection, Session
@@ -307,7 +307,7 @@ class SubmitterPool(AnnouncedPool):
             self._schedule.is_snapshot_wanted, folder = False, self._announcements.folder
         began = self._schedule.snapshot_at = self._clock.monotonic()
         try:
-            parts = snapshot_pages.request(self.name, self._owner, self._client, self._clock)
+            parts = snapshot_requests.request_snapshot(self.name, self._owner, self._client, self._clock)
         except SiteError:
             with self._lock:
                 self._schedule.is_snapshot_wanted = True

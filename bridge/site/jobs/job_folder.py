@@ -34,7 +34,7 @@ from bridge.site.batch.batch_interface import BatchJob
 from bridge.site.files import atomic_files
 from bridge.site.files.beneath import Below, exists, make_folder, names, open_folder, open_root
 from bridge.site.files.removal import remove_tree
-from bridge.site.jobs import job_request, member_record
+from bridge.site.jobs import job_script, member_record
 from bridge.site.jobs.job_record import BatchObservation, Cancellation, JobRecord, Meta
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class JobFolder:
         """
         os.mkdir(self.at, 0o700)
         try:
-            content = job_request.put_in(script, _META.dump_json(meta))
+            content = job_script.put_request_in(script, _META.dump_json(meta))
             atomic_files.write_new(self._below("job.sh"), content, sync=self.site.sync)
         except OSError:
             self.remove()
@@ -115,7 +115,7 @@ class JobFolder:
 
     def rewrite(self, script: str, meta: Meta) -> None:
         """Replace script and request of a job that was never submitted."""
-        content = job_request.put_in(script, _META.dump_json(meta))
+        content = job_script.put_request_in(script, _META.dump_json(meta))
         atomic_files.write(self._below("job.sh"), content, sync=self.site.sync)
 
     def unfinished(self) -> bool:
@@ -123,7 +123,7 @@ class JobFolder:
         if self.begun() or exists(self._below("job.id")):
             return False
         try:
-            return not job_request.is_whole(atomic_files.read_all(self._below("job.sh"), LARGEST_FILE))
+            return not job_script.is_complete(atomic_files.read_all(self._below("job.sh"), LARGEST_FILE))
         except OSError as error:
             return isinstance(error, FileNotFoundError)
 
@@ -168,7 +168,9 @@ class JobFolder:
             if name.endswith((".env", ".env.more", ".rc")):
                 remove_tree(self._below(f"run/{name}"))
         with contextlib.suppress(OSError):
-            script_without_secrets = job_request.alone(atomic_files.read_all(self._below("job.sh"), LARGEST_FILE))
+            script_without_secrets = job_script.request_alone(
+                atomic_files.read_all(self._below("job.sh"), LARGEST_FILE)
+            )
             if script_without_secrets is not None:
                 atomic_files.write(self._below("job.sh"), script_without_secrets, sync=self.site.sync)
 
@@ -292,7 +294,7 @@ class JobFolder:
 
 def _meta(at: str | int) -> Meta | None:
     meta = atomic_files.read_valid(_META, Below(at, "job.json"), LARGEST_STATE)
-    if meta is None and (request := job_request.read(Below(at, "job.sh"), LARGEST_STATE)) is not None:
+    if meta is None and (request := job_script.read_request(Below(at, "job.sh"), LARGEST_STATE)) is not None:
         return atomic_files.validated(_META, request)
     return meta
 

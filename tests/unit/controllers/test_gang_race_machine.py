@@ -27,8 +27,7 @@ from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError
 from bridge.kube.resources import PODS
 from bridge.workload import eligibility, links, places, pods, remote_gangs
 from controllers.virtual import race_decide, virtual_pod_actions, virtual_pod_decide
-from controllers.virtual.pod_state import Entry
-from controllers.virtual.pod_view import PodView, PoolView
+from controllers.virtual.pod_state import Entry, PodView, PoolView
 from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Racers
 from controllers.virtual.reference_reader import ReferenceReader

@@ -15,8 +15,7 @@ from bridge.protocol.model.jobs import GRANTED, JobStatus
 from bridge.script.buildconfig import BuildConfig
 from bridge.workload import places
 from controllers.virtual import race_decide, virtual_pod_decide
-from controllers.virtual.pod_state import Cancellation, Entry
-from controllers.virtual.pod_view import PodView, PoolView
+from controllers.virtual.pod_state import Cancellation, Entry, PodView, PoolView
 from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Claim, Grant, Offer, Racers, Withdraw
 from controllers.virtual.reference_reader import ReferenceReader

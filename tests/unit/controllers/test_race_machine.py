@@ -37,8 +37,7 @@ from bridge.site.config.site_config import parse
 from bridge.site.files.atomic_files import read_line
 from bridge.workload import places, pods
 from controllers.virtual import race_decide, virtual_pod_actions, virtual_pod_decide
-from controllers.virtual.pod_state import Entry
-from controllers.virtual.pod_view import PodView, PoolView
+from controllers.virtual.pod_state import Entry, PodView, PoolView
 from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Racers
 from controllers.virtual.reference_reader import ReferenceReader

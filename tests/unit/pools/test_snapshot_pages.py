@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from bridge.errors import SiteError
-from bridge.pools.submitter import snapshot_pages
+from bridge.pools.submitter import snapshot_requests
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.nats.messages import Snapshot, SnapshotPage
 from bridge.protocol.nats.request_table import SNAPSHOT, SubmitterClient
@@ -34,9 +34,8 @@ class Site:
 
 
 def requested(site: Site) -> int:
-    return sum(
-        len(part.jobs) for part in snapshot_pages.request("far", OWNER, cast(SubmitterClient, site), FakeClock())
-    )
+    parts = snapshot_requests.request_snapshot("far", OWNER, cast(SubmitterClient, site), FakeClock())
+    return sum(len(part.jobs) for part in parts)
 
 
 def pages(count: int, page: int = Snapshot().limit, message: str = "") -> Site:
@@ -51,7 +50,7 @@ def test_a_site_with_ten_thousand_jobs_and_long_messages() -> None:
 def test_a_snapshot_beyond_a_limit_is_refused_before_it_is_complete(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(snapshot_pages, limit, value)
+    monkeypatch.setattr(snapshot_requests, limit, value)
     site = pages(1000, message="x" * 1000)
     with pytest.raises(SiteError, match="snapshot of pool far"):
         requested(site)
@@ -68,5 +67,5 @@ def test_a_snapshot_whose_pages_come_slowly_is_refused() -> None:
 
     site = SlowSite(([job(n)] for n in range(1000)), 1000)
     with pytest.raises(SiteError, match="not complete after 120 s"):
-        snapshot_pages.request("far", OWNER, cast(SubmitterClient, site), clock)
+        snapshot_requests.request_snapshot("far", OWNER, cast(SubmitterClient, site), clock)
     assert site.asked == 5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bridge.clock import rfc3339
 from bridge.protocol.model import pod_status as statuses
 from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
-from controllers.virtual import status_patch, synthetic_status
+from controllers.virtual import hub_status
 from tests import builders
 from tests.builders import job_status
 
@@ -209,7 +209,7 @@ def test_only_an_exposed_pod_that_runs_has_an_address_and_it_leads_nowhere():
     before = {"phase": "Running", "podIP": "10.9.8.7", "podIPs": [{"ip": "10.9.8.7"}]}
     status = made(pod(status=before), running_job)
     assert "podIP" not in status and "podIPs" not in status
-    assert status_patch.patch(before, status)["podIP"] is None
+    assert hub_status.patch(before, status)["podIP"] is None
     assert (status["hostIP"], status["hostIPs"]) == (HOST, [{"ip": HOST}])
     exposed = pod()
     exposed["metadata"]["annotations"] = {"bridge.vk.io/expose": "80"}
@@ -228,7 +228,7 @@ def test_readiness_gates_are_waited_for():
 
 def test_a_lost_job_ends_what_ran():
     before = made(pod("a", "b", policy="Always"), job("running", running("a"), ended("b")))
-    lost = synthetic_status.failed(pod("a", "b", policy="Always", status=before), "JobLost", "gone", HOST, NOW)
+    lost = hub_status.failed(pod("a", "b", policy="Always", status=before), "JobLost", "gone", HOST, NOW)
     assert lost["phase"] == "Failed"
     assert lost["reason"] == "JobLost"
     codes = [entry["state"]["terminated"]["exitCode"] for entry in lost["containerStatuses"]]
@@ -237,7 +237,7 @@ def test_a_lost_job_ends_what_ran():
 
 
 def test_a_pod_that_waits_says_for_what():
-    status = synthetic_status.waiting(pod(), "WaitingForReference", "waiting for Secret s", HOST, NOW)
+    status = hub_status.waiting(pod(), "WaitingForReference", "waiting for Secret s", HOST, NOW)
     entry = status["containerStatuses"][0]["state"]["waiting"]
     assert entry == {"reason": "WaitingForReference", "message": "waiting for Secret s"}
     assert status["phase"] == "Pending"
@@ -300,9 +300,9 @@ def test_patches_lead_to_the_status_and_then_say_nothing(jobs, policy, with_init
     for each in jobs:
         before = the_pod["status"]
         wanted = made(the_pod, each)
-        after = applied(before, status_patch.patch(before, wanted))
+        after = applied(before, hub_status.patch(before, wanted))
         the_pod = {**the_pod, "status": after}
-        assert status_patch.patch(after, made(the_pod, each)) == {}
+        assert hub_status.patch(after, made(the_pod, each)) == {}
         assert {"type": "PodScheduled", "status": "True"} in after["conditions"]
         assert after.get("qosClass") == "Burstable"
         if before["phase"] in ("Succeeded", "Failed"):
