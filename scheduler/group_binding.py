@@ -9,7 +9,7 @@ from bridge.slurm import states
 from bridge.slurm.models import Job, Snapshot
 from bridge.workload import allotted, pods
 from bridge.workload.devices import extended_claims
-from scheduler import conditions, gang_ranks, member_places, pod_group, running_group, volume_waits
+from scheduler import conditions, gang_ranks, member_places, node_waits, pod_group, running_group
 from scheduler.group_actions import (
     Action,
     Bind,
@@ -22,11 +22,10 @@ from scheduler.group_actions import (
     hold,
 )
 from scheduler.group_states import NEW, GroupState, Wait
-from scheduler.nodes import full_nodes
+from scheduler.node_waits import FullNode, VolumeWait, keep_job
 from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.pod_group import Group
-from scheduler.rules import SchedulerView, Steps, busy, is_better_elsewhere, keep_job, starting
-from scheduler.volume_waits import VolumeWait
+from scheduler.rules import SchedulerView, Steps
 
 _Places = Mapping[str, str]
 """The Slurm node of each waiting member that has a place, by UID."""
@@ -77,7 +76,7 @@ def _bind_all(
     if short := _shortage(view, group, job, assigned):
         text = f"Slurm has allocated {short}"
         return [CancelAndResubmit(group, job.job_id, text, reason=allotted.REASON)], state
-    missing, state = starting(view, state, sorted(set(assigned.values())))
+    missing, state = node_waits.starting(view, state, sorted(set(assigned.values())))
     if missing:
         wait = conditions.node_starting(job.job_id, missing)
         return conditions.due_with_job(view, group, job.job_id, placed, wait), state
@@ -92,7 +91,7 @@ def _bind_all(
         # none of them starts: the rest of this decision may use the room that was planned for them
         occupancy.withdraw(len(binds))
         return _wait_for_room(view, group, state, job, placed, full, occupancy)
-    if waits := volume_waits.of_members(view, placed, assigned, occupancy):
+    if waits := node_waits.volumes_before_bind(view, placed, assigned, occupancy):
         occupancy.withdraw(len(binds))
         # a pod without the finalizer could be gone before the bind, and its claims would stay bound to this node
         wait_actions = hold(group, job.job_id) or _bind_volumes(view, job, waits)
@@ -115,11 +114,11 @@ def _wait_for_room(
     state: GroupState,
     job: Job,
     placed: list[Pod],
-    full: full_nodes.FullNode,
+    full: FullNode,
     occupancy: PlannedOccupancy,
 ) -> Steps:
     """Keep the job until its node has room, for a limited time; cancel it if other nodes may have room now."""
-    if is_better_elsewhere(view, placed, len(job.nodes), full):
+    if node_waits.is_better_elsewhere(view, placed, len(job.nodes), full):
         occupancy.refuse(full.node, full.lacking)
         return [CancelAndResubmit(group, job.job_id, full.refusal(), soon=True)], state
     text = f"node {full.node}: {full.message()}"
@@ -192,7 +191,7 @@ def _bind_replacements(
             text, until = f"Slurm job {job.job_id} has node {full.node}: {full.message()}", max(until, full.until)
             actions += conditions.due(view, [pod], Wait(conditions.NODE_BUSY, text))
             blocked.append(SetApart(pod, text))
-        elif waits := volume_waits.of_members(view, [pod], assigned, occupancy):
+        elif waits := node_waits.volumes_before_bind(view, [pod], assigned, occupancy):
             occupancy.withdraw(len(binds))
             text = waits[0][1].wait.message
             actions += _bind_volumes(view, job, waits)
@@ -205,7 +204,7 @@ def _bind_replacements(
     if text and not group.running and not binds_some:
         return keep_job(view, group, state, job, actions, text, until)
     if blocked and others_run:
-        is_overdue, state = busy(view, state, until)
+        is_overdue, state = node_waits.busy(view, state, until)
         return (blocked if is_overdue else actions), state
     return actions, state.allocated(view.now)
 
@@ -233,7 +232,7 @@ def _placed(group: Group, assigned: _Places) -> list[Pod]:
 
 def _plan_binds(
     view: SchedulerView, group: Group, job: Job, members: list[Pod], assigned: _Places, occupancy: PlannedOccupancy
-) -> tuple[list[Bind], full_nodes.FullNode | None]:
+) -> tuple[list[Bind], FullNode | None]:
     """Plan the bindings of the members; stop at the first node without room, and return it."""
     binds: list[Bind] = []
     sharing = member_places.sharing(job, members)
@@ -241,7 +240,7 @@ def _plan_binds(
         slurm_node = assigned[pods.uid(pod)]
         node = view.placements.by_slurm_name[slurm_node]
         occupant = occupancy.occupant(pod, node.name)
-        full = full_nodes.find(occupant, node, occupancy, view.snapshot)
+        full = node_waits.find_full(occupant, node, occupancy, view.snapshot)
         if full is not None:
             return binds, full
         occupancy.plan(occupant)

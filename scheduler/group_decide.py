@@ -37,10 +37,10 @@ from scheduler import (
     gang_ranks,
     group_binding,
     member_places,
+    node_waits,
     pod_group,
     rules,
     running_group,
-    volume_waits,
 )
 from scheduler.group_actions import (
     Action,
@@ -61,7 +61,7 @@ from scheduler.group_actions import (
 from scheduler.group_states import NEW, GroupState
 from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
 from scheduler.pod_group import Group
-from scheduler.rules import Steps, keep_job
+from scheduler.rules import Steps
 
 _ABOUT_ALL = (CancelAndResubmit, BindTogether, Exclude)
 """Actions about all members: one that has changed since it got the id of the job must lose the id too."""
@@ -175,7 +175,7 @@ def _decide_with_job(
     if ending:
         wait = conditions.ending(len(ending))
         actions = conditions.due(view, group.waiting, wait)
-        return keep_job(view, group, state, job, actions, wait.message) if is_allocated else (actions, state)
+        return node_waits.keep_job(view, group, state, job, actions, wait.message) if is_allocated else (actions, state)
     # the digest of a bare pod costs most of a decision, so it is compared only when the job starts
     strangers = list[Pod]()
     if is_allocated or group.ref is not None:
@@ -245,7 +245,7 @@ def _decide_submission(
         return [], state
     if wait is None:
         # not after the submission: a job that starts would hold its node idle until the claim exists
-        wait = volume_waits.before_submission(view, group.waiting, occupancy)
+        wait = node_waits.volumes_before_submission(view, group.waiting, occupancy)
     if wait is None:
         wait, state = rules.awaits_alike(view, group, state)
     if wait is not None:

@@ -10,14 +10,13 @@ from bridge import clock
 from bridge.config.hub import Config
 from bridge.core.job_lifecycle import State
 from bridge.slurm import states
-from bridge.slurm.models import Job, ObservedJob, Snapshot
+from bridge.slurm.models import ObservedJob, Snapshot
 from bridge.slurm.versions import ApiVersion
 from bridge.workload import pods
 from scheduler import conditions
-from scheduler.group_actions import Action, CancelAndResubmit, Pod
-from scheduler.group_states import NEW, NODE, NODE_START, GroupState, NodeWait, Wait
+from scheduler.group_actions import Action, Pod
+from scheduler.group_states import NEW, GroupState, Wait
 from scheduler.member_places import differ_without_slots
-from scheduler.nodes.full_nodes import FullNode
 from scheduler.nodes.occupancy import Occupancy
 from scheduler.nodes.placement import Placements
 from scheduler.pod_group import Group
@@ -30,9 +29,6 @@ between the hosts of Slurm."""
 ALIKE_AFTER = 5.0
 """Seconds for which members without slots that request different resources wait for others. Any user of the namespace
 may label a pod as a member: if it is created first, the members that request the same are likely to come soon."""
-WAKE_LIMIT = 900.0
-"""Seconds for which a job keeps a node that Slurm starts until its kubelet is ready. Slurm itself requeues or ends the
-job after its ResumeTimeout."""
 
 
 Steps = tuple[list[Action], GroupState]
@@ -212,63 +208,6 @@ def awaits_alike(view: SchedulerView, group: Group, state: GroupState) -> tuple[
     waited = max(view.now - since, view.time - max(map(pods.created_at, group.waiting)))
     wait = conditions.awaits_alike(ALIKE_AFTER) if waited < ALIKE_AFTER else None
     return wait, replace(state, differ_since=since)
-
-
-def starting(view: SchedulerView, state: GroupState, nodes: Iterable[str]) -> tuple[str, GroupState]:
-    """Return what is missing until the allocated Slurm nodes can run a pod, and the next state; empty if nothing is.
-
-    Only for nodes that Slurm's power saving starts, and for ``WAKE_LIMIT`` seconds.
-    """
-    for node in nodes:
-        missing = view.placements.starting(node)
-        # a node that has started is no longer asleep in Slurm, but its kubelet may need longer: the state remembers it
-        if missing and (state.starting_since is not None or view.placements.comes_and_goes(node)):
-            since = state.starting_since if state.starting_since is not None else view.now
-            if state.node_wait is None or state.node_wait.what != NODE_START:
-                state = replace(state.allocated(view.now, NodeWait(NODE_START, view.now)), starting_since=since)
-            if view.now - since < WAKE_LIMIT:
-                return missing, state
-    return "", state
-
-
-def busy(view: SchedulerView, state: GroupState, until: float = 0) -> tuple[bool, GroupState]:
-    """Return whether an allocated job has waited too long for its pods, and the next state.
-
-    The time counts from the start of the wait, or from ``until`` (seconds since the epoch), the end of the last grace
-    period of the pods that have to end. The user of such a pod can choose a grace period of years: no more than
-    ``maxGracePeriod`` from the start of the wait counts.
-    """
-    wait = state.node_wait
-    if wait is None or wait.what != NODE:
-        wait = NodeWait(NODE, view.now)
-        state = state.allocated(view.now, wait)
-    # `until` comes from deletionTimestamp, so the comparison is in time of day
-    wait_began = view.time - (view.now - wait.since)
-    grace_end = min(max(until, wait_began), wait_began + view.config.max_grace_period)
-    is_overdue = view.time >= grace_end + view.config.busy_node_timeout
-    return is_overdue, state
-
-
-def keep_job(
-    view: SchedulerView, group: Group, state: GroupState, job: Job, actions: list[Action], text: str, until: float = 0
-) -> Steps:
-    """Return the ``actions`` of a wait; after a limited time, cancel the allocated job instead."""
-    is_overdue, state = busy(view, state, until)
-    if is_overdue:
-        text = f"after {view.config.busy_node_timeout:.0f} s: {text}"
-        return [CancelAndResubmit(group, job.job_id, text)], state
-    return actions, state
-
-
-def is_better_elsewhere(view: SchedulerView, members: Sequence[Pod], nodes: int, full: FullNode) -> bool:
-    """Whether a job of so many nodes is requested again without its full node: other nodes may have room now.
-
-    Slurm packs jobs, and knows nothing of what the node lacks: it would allocate the full node to each next job. A node
-    whose pods are about to end is waited for. The members of a group that do not fit together fit on no node.
-    """
-    if full.ending or not full.is_full_without(members) or not view.version.exclude_nodes:
-        return False
-    return len(view.placements.of_all(members, view.config.partition).eligible) > nodes
 
 
 def last_job(pod: Pod, state: GroupState, observed_jobs: Iterable[ObservedJob]) -> ObservedJob | None:

@@ -93,6 +93,12 @@ class PoolState:
         with self._lock:
             (self.doubted.add if entry.lifecycle.is_lost else self.doubted.discard)(uid)
 
+    def progress(self) -> PoolProgress:
+        """Return what the pods wait for in common."""
+        pool = self.pool
+        listed, accepting = (pool.complete_at() is not None, pool.ready().ok) if pool is not None else (False, False)
+        return PoolProgress(self.cache.synced, listed, accepting)
+
     def forget(self, uid: str) -> None:
         """Discard what is remembered of a pod."""
         with self._lock:

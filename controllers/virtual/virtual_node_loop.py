@@ -289,12 +289,11 @@ class VirtualNodes(Loop):
         if self._racers is not None:
             holds = pool.holds
             races, gang_races = (holds.allows_race(), holds.allows_gang_race()) if holds is not None else (False, False)
-        heard_at = loop_state.heard[1]
         return replace(
             state,
             announce=announce,
             heard=heard,
-            heard_at=heard_at,
+            heard_at=loop_state.heard[1],
             readiness=pool.ready(),
             races=races,
             gangs=pool.gangs,
@@ -304,7 +303,7 @@ class VirtualNodes(Loop):
         )
 
     def _update(self, record: PoolState, state: PoolStatus, view: virtual_node_decide.NodesView) -> None:
-        announce, loop_state, pool = state.announce, self._loop_states[record.name], record.pool
+        announce, loop_state = state.announce, self._loop_states[record.name]
         problem = (announce is not None and announce.problem) or state.folder_problem or state.readiness.problem
         is_up = announce is not None and not problem and virtual_node_decide.is_heard(view, state)
         POOL_UP.labels(record.name).set(is_up)
@@ -317,11 +316,7 @@ class VirtualNodes(Loop):
         if view.now - loop_state.renewed_at >= LEASE_PERIOD:
             loop_state.renewed_at = view.now
             self._call(f"lease/{record.name}", lambda: self._node_writer.renew(view.nodes[record.name]))
-        progress = PoolProgress(
-            synced=record.cache.synced,
-            listed=pool is not None and pool.complete_at() is not None,
-            accepting=pool is not None and pool.ready().ok,
-        )
+        progress = record.progress()
         if progress != loop_state.progress:
             loop_state.progress = progress
             for uid in record.uids():

@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge import clock as clocks
-from bridge import names
 from bridge.clock import Clock
 from bridge.config.hub import Config
 from bridge.kube.kube_client import KubeClient
@@ -33,13 +32,13 @@ from bridge.slurm.slurm_client import SlurmClient
 from bridge.workload import links, pods
 from bridge.workload.devices import claimed_devices, extended_claims
 from bridge.workload.devices.claimed_devices import (
-    CPU,
     Demand,
     Device,
     DevicesNotReadyError,
     UnsupportedClaimError,
     WrongDevicesError,
 )
+from scheduler.devices import claim_rules
 from scheduler.devices.claim_store import ClaimStore
 from scheduler.devices.taken_devices import TakenDevices
 from scheduler.group_actions import Bind
@@ -48,8 +47,6 @@ Object = dict[str, Any]
 Pod = Mapping[str, Any]
 Classes = Callable[[str | None], Mapping[str, str]]
 """Returns the classes that provide extended resources on a Slurm node, or on any (``None``): resource -> class."""
-MOST_USERS = 256
-"""Entries of ``status.reservedFor`` that the API server allows."""
 
 
 @dataclass(slots=True)
@@ -72,7 +69,7 @@ class _Plan:
         """Whether the present allocation is of the pods' job and in use by it."""
         allocated = claimed_devices.results(self.claim)
         usable = {device.key for devices in self.offered.values() for device in devices}
-        return bool(allocated) and set(allocated) <= usable and bool(_users(self.claim))
+        return bool(allocated) and set(allocated) <= usable and bool(claim_rules.users(self.claim))
 
 
 class Claims:
@@ -129,9 +126,9 @@ class Claims:
                 else:
                     pod_shared_uids.add(claim["metadata"]["uid"])
             # the resources that a class provides are in the request already, by the table of gres
-            if (extended := _extended(pod, {})) is not None:
+            if (extended := claim_rules.of_extended_resources(pod, {})) is not None:
                 own_requests += claimed_devices.requests(extended)
-            if (extended := _extended(pod, anywhere)) is not None and (
+            if (extended := claim_rules.of_extended_resources(pod, anywhere)) is not None and (
                 existing := self._store.existing(extended, pod)
             ) is not None:
                 claim_by_uid[existing["metadata"]["uid"]] = existing
@@ -145,9 +142,9 @@ class Claims:
             ]
         )
         for claim in claim_by_uid.values():
-            _check_free(claim, members)
+            claim_rules.check_free(claim, members)
         if member is not None:
-            _check_members(
+            claim_rules.check_members(
                 request,
                 members,
                 own_demands,
@@ -159,7 +156,7 @@ class Claims:
         for claim in claim_by_uid.values():
             if (claim.get("status") or {}).get("allocation"):  # Slurm may have given these devices to another job
                 self._store.deallocate(claim)
-        demand = _sum(own_demands[0], shared_demand, 1 if member is None else request.tasks_per_node)
+        demand = claim_rules.sum_of(own_demands[0], shared_demand, 1 if member is None else request.tasks_per_node)
         named_gres = {expression.split(":")[0] for expression in request.gres}
         for kind in demand.gres:
             if kind.split(":")[0] in named_gres:
@@ -215,7 +212,7 @@ class Claims:
                     self._store.report(bind.pod, self._classes(bind.slurm_node))
 
     def _extended_of(self, bind: Bind) -> Object | None:
-        return _extended(bind.pod, self._classes(bind.slurm_node))
+        return claim_rules.of_extended_resources(bind.pod, self._classes(bind.slurm_node))
 
     def _plan(self, bind: Bind, resources: NodeResources, devices: Sequence[Device], plans: dict[str, _Plan]) -> None:
         """Add the claims of one pod to ``plans`` (UID of a claim -> plan)."""
@@ -233,7 +230,7 @@ class Claims:
                     f"{pods.key(pod)} is on node {bind.node}"
                 )
             if is_own or member is None:
-                _check_free(claim, [pod])
+                claim_rules.check_free(claim, [pod])
                 own_plans.append(plan)
             else:
                 shared_plans.append(plan)
@@ -276,14 +273,16 @@ class Claims:
         """Allocate one claim, and add its devices to ``taken`` (key of the device -> UID of its claim)."""
         claim = plan.claim
         users = list((claim.get("status") or {}).get("reservedFor") or ())
-        user_uids = _users(claim)
+        user_uids = claim_rules.users(claim)
         new_users = [
             {"resource": "pods", "name": pod["metadata"]["name"], "uid": pods.uid(pod)}
             for pod in plan.pods
             if pods.uid(pod) not in user_uids
         ]
-        if len(users) + len(new_users) > MOST_USERS:
-            raise DevicesNotReadyError(f"ResourceClaim {claim['metadata']['name']} has {MOST_USERS} users already")
+        if len(users) + len(new_users) > claim_rules.MOST_USERS:
+            raise DevicesNotReadyError(
+                f"ResourceClaim {claim['metadata']['name']} has {claim_rules.MOST_USERS} users already"
+            )
         if plan.is_kept:
             if new_users:
                 self._store.write(claim, {"reservedFor": [*users, *new_users]})
@@ -306,78 +305,8 @@ class Claims:
         return claimed_devices.demand(requests, self._table)
 
 
-def _sum(own: Demand, shared: Demand, pods_on_node: int) -> Demand:
-    """Return the demand of one node with ``pods_on_node`` pods; the CPUs are those of one pod."""
-    kinds = own.gres.keys() | shared.gres.keys()
-    return Demand(own.cpus, {kind: own.of(kind) * pods_on_node + shared.of(kind) for kind in kinds})
-
-
-def _check_members(
-    request: JobRequest,
-    members: Sequence[Pod],
-    own_demands: Sequence[Demand],
-    shared_uids: Sequence[Collection[str]],
-    claims: Sequence[Object],
-    shared_demand: Demand,
-    size: int,
-) -> None:
-    """Raise if one job cannot satisfy the claims of the members of a gang."""
-    first = members[0]["metadata"]["name"]
-    for pod, demand, pod_shared_uids in zip(members, own_demands, shared_uids, strict=True):
-        if demand != own_demands[0] or pod_shared_uids != shared_uids[0]:
-            raise UnsupportedClaimError(
-                f"pods {first} and {pod['metadata']['name']} of one group have claims for other devices; allowed: the "
-                f"same resourceClaimTemplateName, or the same resourceClaimName"
-            )
-    if not claims:
-        return
-    listed = ", ".join(claim["metadata"]["name"] for claim in claims)
-    if request.max_nodes != 1:
-        raise UnsupportedClaimError(
-            f"ResourceClaim {listed} is shared by the members of a group on several nodes, and its devices are on one; "
-            f"allowed: annotation {names.MEMBERS_PER_NODE} with the size of the group ({size}), or "
-            f"resourceClaimTemplateName"
-        )
-    if size > MOST_USERS:
-        raise UnsupportedClaimError(
-            f"ResourceClaim {listed} is shared by {size} members of a group; allowed: {MOST_USERS}"
-        )
-    if shared_demand.cpus:
-        raise UnsupportedClaimError(
-            f"ResourceClaim {listed} of the members of a group requests CPUs ({CPU}), which Slurm counts for each "
-            f"member; allowed: resourceClaimTemplateName"
-        )
-
-
-def _extended(pod: Pod, classes: Mapping[str, str]) -> Object | None:
-    try:
-        return extended_claims.claim(pod, classes)
-    except ValueError as error:
-        raise UnsupportedClaimError(f"spec.containers: {error}") from error
-
-
-def _check_free(claim: Object, users: Sequence[Pod]) -> None:
-    """Raise if another pod uses the claim: its devices belong to the job of that pod."""
-    allowed = {pods.uid(pod) for pod in users}
-    others = [
-        user.get("name")
-        for user in (claim.get("status") or {}).get("reservedFor") or ()
-        if user.get("uid") not in allowed
-    ]
-    if others:
-        raise UnsupportedClaimError(
-            f"ResourceClaim {claim['metadata']['name']} is in use by {', '.join(map(str, others[:5]))}, whose Slurm "
-            f"job has its devices; allowed: a claim for each pod (resourceClaimTemplateName), or pods of one group on "
-            f"one node ({names.MEMBERS_PER_NODE})"
-        )
-
-
 def _check_left(plan: _Plan) -> None:
     """Raise while pods of an earlier job of the gang use the claim."""
-    if others := _users(plan.claim) - {pods.uid(pod) for pod in plan.pods}:
+    if others := claim_rules.users(plan.claim) - {pods.uid(pod) for pod in plan.pods}:
         name = plan.claim["metadata"]["name"]
         raise DevicesNotReadyError(f"ResourceClaim {name} is still reserved for {len(others)} pods of another job")
-
-
-def _users(claim: Object) -> set[str]:
-    return {str(user.get("uid")) for user in (claim.get("status") or {}).get("reservedFor") or ()}

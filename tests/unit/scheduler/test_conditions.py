@@ -10,7 +10,7 @@ import scheduler
 from bridge import errors
 from bridge.apps.view.wait_reasons import OTHER, WAITING
 from bridge.workload import allotted
-from scheduler import conditions, volume_waits
+from scheduler import conditions, node_waits
 from scheduler.group_states import GroupState, ReportedCondition, Wait
 from tests.builders import pod
 
@@ -29,7 +29,7 @@ def _reasons():
 
 def test_each_reason_has_a_meaning_for_its_users():
     named = {conditions.NODE_BUSY, conditions.NODE_REFUSED, allotted.REASON}
-    named |= {volume_waits.NOT_READY, volume_waits.IN_USE, volume_waits.BINDING, errors.UnexpectedError.reason}
+    named |= {node_waits.NOT_READY, node_waits.IN_USE, node_waits.BINDING, errors.UnexpectedError.reason}
     found = {*_reasons()}
     assert {"GangFull", "Racing", "SlurmPending"} <= found
     assert found | named <= WAITING.keys() | OTHER.keys()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler import group_actions, rules
+from scheduler import group_actions, node_waits
 from scheduler.group_states import GroupStates
 from scheduler.nodes.placement import Placements
 from tests import builders
@@ -91,4 +91,6 @@ def test_a_machine_that_is_not_of_a_cloud_is_waited_for_from_its_start_on():
 def test_a_node_that_never_comes_up_is_given_back():
     states = GroupStates()
     assert isinstance(look([], "ALLOCATED+CLOUD", states), group_actions.SetCondition)
-    assert isinstance(look([], "ALLOCATED+CLOUD", states, 1000 + rules.WAKE_LIMIT), group_actions.CancelAndResubmit)
+    assert isinstance(
+        look([], "ALLOCATED+CLOUD", states, 1000 + node_waits.WAKE_LIMIT), group_actions.CancelAndResubmit
+    )
