@@ -79,10 +79,10 @@ def has_event(written: ReportedCondition | None, reason: str) -> bool:
 
 
 def told(written: ReportedCondition | None, reason: str) -> ReportedCondition:
-    """Return the record after an Event without a condition: the condition that follows gets no second Event."""
+    """Return the record after an Event without a condition, which follows at once, and without a second Event."""
     if written is not None and written.reason == reason:
         return written
-    return ReportedCondition(reason, "", written.at if written is not None else -math.inf)
+    return ReportedCondition(reason, "", -math.inf)
 
 
 def counts(waiting: Mapping[str, Pod], state_of: Callable[[str], GroupState]) -> Counter[str]:
