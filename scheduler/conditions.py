@@ -35,17 +35,20 @@ WAITS = ("submit", "retry", "slurm", "bind", NODE_START, NODE, "gate", "release"
 """What a pod can wait for, as in ``podbridge_scheduler_pods``."""
 
 
-class _View(Protocol):
+class View(Protocol):
     """The data of a decision about any kind of place."""
 
     @property
-    def states(self) -> Mapping[str, GroupState]: ...
+    def states(self) -> Mapping[str, GroupState]:
+        """The states of groups by key, and of pods by UID."""
+
     @property
-    def now(self) -> float: ...
+    def now(self) -> float:
+        """The time in monotonic seconds."""
 
 
 # --- what is written --------------------------------------------------------------------------------------------------
-def due(view: _View, members: Iterable[Pod], wait: Wait) -> list[Action]:
+def due(view: View, members: Iterable[Pod], wait: Wait) -> list[Action]:
     """Return the actions that write a condition to the pods for which it is due."""
     if not wait.reason:
         return []
@@ -56,7 +59,7 @@ def due(view: _View, members: Iterable[Pod], wait: Wait) -> list[Action]:
     ]
 
 
-def due_with_job(view: _View, group: Group, job_id: int, members: Iterable[Pod], wait: Wait) -> list[Action]:
+def due_with_job(view: View, group: Group, job_id: int, members: Iterable[Pod], wait: Wait) -> list[Action]:
     """Return the actions that set the job on members that lack it; if none does, those that say why members wait."""
     return label(group, job_id) or due(view, members, wait)
 

@@ -23,14 +23,12 @@ a few seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from dataclasses import replace
 
 from bridge.core.job_lifecycle import Event, State
 from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
 from bridge.workload import pods
-from bridge.workload.resources import Resources
 from scheduler import (
     conditions,
     excluded_nodes,
@@ -42,6 +40,7 @@ from scheduler import (
     rules,
     running_group,
 )
+from scheduler.decision import Decision, decide_each
 from scheduler.group_actions import (
     Action,
     BindTogether,
@@ -59,7 +58,7 @@ from scheduler.group_actions import (
     label,
 )
 from scheduler.group_states import NEW, GroupState
-from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
+from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.pod_group import Group
 from scheduler.rules import Steps
 
@@ -67,49 +66,24 @@ _ABOUT_ALL = (CancelAndResubmit, BindTogether, Exclude)
 """Actions about all members: one that has changed since it got the id of the job must lose the id too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The result of a decision.
-
-    ``states`` are the next states of the groups whose state changes, by key. ``planned`` are the pods that the actions
-    bind: they count on their nodes from now on (:meth:`~scheduler.nodes.occupancy.Occupancy.assume`). ``refused`` are
-    the full nodes of jobs that are cancelled (:meth:`~scheduler.nodes.occupancy.Occupancy.refuse`).
-    """
-
-    actions: list[Action]
-    states: dict[str, GroupState]
-    planned: list[Occupant]
-    refused: list[tuple[str, Resources]] = field(default_factory=list)
-
-
 def decide(view: rules.SchedulerView) -> Decision:
     """Decide for every group of the view, in the order of their priority."""
     # an older snapshot may lack a job that the former leader submitted: its group would get a second one
     if not rules.is_current(view):
-        return Decision([], {}, [])
+        return Decision([])
     actions: list[Action] = []
     changed: dict[str, GroupState] = {}
     occupancy = PlannedOccupancy(view.occupancy)
-    waiting: list[tuple[tuple[int, str, str], Group]] = []
-    for group in view.groups:
-        members = group.open or group.running
-        if not members:
-            continue
-        try:
-            waiting.append((min(map(pods.urgency, members)), group))
-        except Exception as error:
-            actions += conditions.due(view, group.open, conditions.unexpected(group, error))
-    for _, group in sorted(waiting, key=itemgetter(0)):
+
+    def decide_one(group: Group) -> None:
         before = view.states.get(group.key, NEW)
-        try:
-            group_steps, after = _decide_group(view, group, before, occupancy)
-        except Exception as error:
-            actions += conditions.due(view, group.open, conditions.unexpected(group, error))
-            continue
-        actions += group_steps
+        steps, after = _decide_group(view, group, before, occupancy)
+        actions.extend(steps)
         if after is not before:
             changed[group.key] = after
-    return Decision(excluded_nodes.paced(view, actions), changed, occupancy.planned, occupancy.refused)
+
+    actions += decide_each(view, lambda group: group.open or group.running, decide_one)
+    return Decision(excluded_nodes.paced(view, actions), occupancy.planned, changed, occupancy.refused)
 
 
 def _decide_group(view: rules.SchedulerView, group: Group, state: GroupState, occupancy: PlannedOccupancy) -> Steps:

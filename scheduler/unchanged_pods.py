@@ -14,9 +14,9 @@ from bridge.slurm import states
 from bridge.slurm.models import ObservedJob
 from bridge.workload import pods
 from scheduler.conditions import MIN_INTERVAL, TELL_UNKNOWN_AFTER
+from scheduler.decision import Decision
 from scheduler.excluded_nodes import is_kept_up_to_date, with_excluded
 from scheduler.group_actions import Pod
-from scheduler.group_decide import Decision
 from scheduler.group_states import GroupState
 from scheduler.rules import SchedulerView, is_current, is_live
 from scheduler.volumes import pod_volumes

@@ -15,69 +15,40 @@ job there, unless they race, and those with a member that runs there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from operator import itemgetter
+from dataclasses import replace
 
 from bridge import names
 from bridge.workload import links, places, pods, remote_gangs, resources
 from bridge.workload.pool_selection import NO_POOL, PoolSelector
 from bridge.workload.remote_gangs import Place
 from scheduler import conditions, gang_ranks, member_places, pod_group
+from scheduler.decision import Decision, Local, decide_each
 from scheduler.gang_ranks import Gang
 from scheduler.group_actions import Action, BindToPool, Join, SetPlaces
 from scheduler.group_states import Pod, Wait
-from scheduler.nodes.occupancy import Occupant, PlannedOccupancy
+from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.places import candidates, place_policy
 from scheduler.places.place_view import PlaceView
 from scheduler.places.pool_shapes import Shape, Shapes
 from scheduler.pod_group import Group
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """Leave the pod to the colocated Slurm."""
-
-    pod: Pod
-    why: str
-
 
 DIFFERS = conditions.differs_from_next()
 _Results = list[Action | Local]
 _Placed = Sequence[tuple[Pod, Place | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The result of a decision.
-
-    ``planned`` are the pods that the actions bind: they count on their nodes from now on
-    (:meth:`~scheduler.nodes.occupancy.Occupancy.assume`). ``local`` are the pods that are left to the colocated Slurm.
-    """
-
-    actions: list[Action]
-    planned: list[Occupant]
-    local: list[Local]
-
-
 def decide(view: PlaceView) -> Decision:
     """Decide for every group that may go to a pool, in the order of their priority; at most one action for each pod."""
     occupancy, shapes = PlannedOccupancy(view.occupancy), Shapes(view)
-    waiting: list[tuple[tuple[int, str, str], Group]] = []
     results: _Results = []
-    for group in view.groups:
-        try:
-            if group.waiting:
-                waiting.append((min(map(pods.urgency, group.waiting)), group))
-        except Exception as error:
-            results += conditions.due(view, group.waiting, conditions.unexpected(group, error))
-    for _, group in sorted(waiting, key=itemgetter(0)):
-        try:
-            if not _has_binding(view, group):
-                results += _decide_group(view, group, occupancy, shapes)
-        except Exception as error:
-            results += conditions.due(view, group.waiting, conditions.unexpected(group, error))
+
+    def decide_one(group: Group) -> None:
+        if not _has_binding(view, group):
+            results.extend(_decide_group(view, group, occupancy, shapes))
+
+    results += decide_each(view, lambda group: group.waiting, decide_one)
     actions = [result for result in results if isinstance(result, Action)]
-    return Decision(actions, occupancy.planned, [result for result in results if isinstance(result, Local)])
+    return Decision(actions, occupancy.planned, local=[result for result in results if isinstance(result, Local)])
 
 
 def _has_binding(view: PlaceView, group: Group) -> bool:

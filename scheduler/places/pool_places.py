@@ -19,7 +19,8 @@ from bridge.telemetry.metrics import SCHEDULER_ACTIONS, counted, label_of
 from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from scheduler import pod_group
-from scheduler.group_actions import URGENCY, Action, key_of
+from scheduler.decision import carry_out
+from scheduler.group_actions import Action
 from scheduler.group_states import GroupStates
 from scheduler.nodes.occupancy import Occupancy
 from scheduler.places import place_decide
@@ -99,11 +100,7 @@ class PoolPlaces:
         if not groups:
             return set()
         decision = place_decide.decide(self._view(groups, at_slurm, races))
-        for occupant in decision.planned:
-            self._occupancy.assume(occupant)
-        for action in decision.actions:
-            call, kind = (lambda a=action: self._act(a)), type(action)
-            self.workers.submit(key_of(action), call, URGENCY[kind], kind=label_of(kind))
+        carry_out(decision, self._occupancy, self.workers, self._act)
         for local in decision.local:
             log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(local.pod), why=local.why))
         return {pods.uid(local.pod) for local in decision.local}

@@ -9,12 +9,12 @@ from typing import Any
 
 from bridge.control.brake import Brake, GuardLimits, step
 from bridge.control.control_loop import Dependencies, Loop
-from bridge.core import isolation
 from bridge.kube.cache import Cache
 from bridge.slurm.models import Snapshot
 from bridge.telemetry.metrics import SCHEDULER_PODS, label_of
 from bridge.workload import missing_jobs, pods, queue_wait
 from scheduler import conditions, group_actions, group_decide, pod_group, rules
+from scheduler.decision import carry_out
 from scheduler.devices.device_names import DeviceNames
 from scheduler.devices.taken_devices import TakenDevices
 from scheduler.excluded_nodes import QueueHead
@@ -180,20 +180,9 @@ class SlurmPlace:
         self._unchanged.keep(view, decision)
         # before the actions are dispatched: from then on, only the workers write the states of their pods
         self._states.merge(decision.states)
-        for occupant in decision.planned:
-            self._occupancy.assume(occupant)
-        for node, taken in decision.refused:
-            self._occupancy.refuse(node, taken)
         if decision.refused:
             self._loop.wake()  # pending jobs exclude these nodes from now on
-        counts: Counter[str] = Counter()
-        for action in decision.actions:
-            counts[label_of(type(action))] += 1
-            try:
-                self._dispatch(action)
-            except Exception as error:
-                isolation.report("scheduler", pods.key(action.pod), error)
-        return counts
+        return carry_out(decision, self._occupancy, self._loop.workers, self._actor.act)
 
     def _view(self, snapshot: Snapshot, updates: int) -> rules.SchedulerView:
         """Return the view of a decision without groups."""
@@ -253,11 +242,6 @@ class SlurmPlace:
                 self._brake, count, pods_without_job.keys(), now, self._limits, reported=pods_without_job.keys()
             )
         return self._brake.engaged
-
-    def _dispatch(self, action: group_actions.Action) -> None:
-        key, urgency = group_actions.key_of(action), group_actions.URGENCY[type(action)]
-        kind = label_of(type(action))
-        self._loop.workers.submit(key, lambda: self._actor.act(action), urgency, kind=kind)
 
 
 def changed_keys(before: Snapshot, after: Snapshot) -> set[str]:
