@@ -42,7 +42,7 @@ OWN_ANNOTATIONS = (
     names.SHAPES_IN_JOB,
 )
 """The annotations of a pod that only podbridge sets, after its creation."""
-CREATION_ANNOTATIONS = (names.GROUP, names.JOB_LIMITS)
+CREATION_ANNOTATIONS = (names.GROUP, names.JOB_LIMITS, names.EXPOSE_PERMITTED)
 """The annotations that only admission sets, when the pod is created."""
 
 
@@ -59,6 +59,7 @@ def mutate(
     default_nodes: Mapping[str, str] | None = None,
     group: str | None = None,
     job_limits: str | None = None,
+    expose_permitted: str | None = None,
     traceparent: str = "",
 ) -> list[Operation]:
     """Return the JSON patch for a new pod that ``user_name`` creates; ``managed``: its namespace is managed.
@@ -66,9 +67,9 @@ def mutate(
     ``inherited`` are job annotations of the pod's owners, ``pools`` is the namespace's annotation for pools,
     ``defaults`` are annotations that the namespace's policy sets. With ``pools_only``, a pod that requests no pool
     stays with the default scheduler; so does a pod that selects one of ``default_nodes``, the labels of its nodes.
-    ``group`` (the pod's group) and ``job_limits`` (the limits of the policy that the scheduler checks) replace the
-    pod's own values; ``None`` removes them. ``traceparent`` is the pod's new trace context; empty: it keeps its own, or
-    has none.
+    ``group`` (the pod's group), ``job_limits`` (the limits of the policy that the scheduler checks) and
+    ``expose_permitted`` replace the pod's own values; ``None`` removes them. ``traceparent`` is the pod's new trace
+    context; empty: it keeps its own, or has none.
     """
     if raw_pods.is_mirror(pod, user_name) or not (managed or raw_pods.scheduler_name(pod) == scheduler):
         return []
@@ -90,7 +91,11 @@ def mutate(
         patch += _hold(pod, hold=may_be_local and not _may_be_remote(pod, annotations))
         patch += _remove_own_marks(pod)
         patch += _tolerate(pod, scheduler, annotations)
-        exact = {names.GROUP: group, names.JOB_LIMITS: job_limits if may_be_local else None}
+        exact = {
+            names.GROUP: group,
+            names.JOB_LIMITS: job_limits if may_be_local else None,
+            names.EXPOSE_PERMITTED: expose_permitted,
+        }
         patch += _annotate(pod, annotations, exact, traceparent)
     return patch
 

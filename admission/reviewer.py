@@ -96,7 +96,8 @@ class Reviewer:
             return allow(review.uid, update(review.old, pod, scheduler=self._scheduler))
         context, start = _new_context(review, pod) if tracing.tracer is not None else None, time.time()
         owners = Owners()
-        namespace, policy, group, limits = Namespace(), policies.NOTHING, BARE, None
+        namespace, policy, group = Namespace(), policies.NOTHING, BARE
+        limits = expose_permitted = None
         try:
             if self._is_ours(pod, managed):
                 # only here: an owner that changes after admission could bypass the check of the user's permissions
@@ -106,6 +107,7 @@ class Reviewer:
                 policy = self._policy(review, namespace)
                 # only admission knows the author of the pod, who may have the permission to exceed the limits
                 limits = self._job_limits(review, policy, group=group.value is not None)
+                expose_permitted = self._expose_permitted(review, policy)
         except InvalidGroupError as error:
             annotations = {**owners.annotations, **raw_pods.annotations_of(pod)}
             (problem,) = with_sources([str(error)], annotations, owners.layers)
@@ -126,6 +128,7 @@ class Reviewer:
             default_nodes=self._config.default_scheduler_nodes,
             group=group.value,
             job_limits=limits,
+            expose_permitted=expose_permitted,
             traceparent="" if context is None else context.text,
         )
         if context is not None and annotates(patch, names.TRACEPARENT):
@@ -245,6 +248,12 @@ class Reviewer:
         keys = {name.removeprefix(names.JOB_ANNOTATION_PREFIX): name for name in limits}
         missing = self._permissions.missing(review.user, keys, review.namespace)
         return job_limits.encode({keys[key]: limits[keys[key]] for key in missing}) if missing else None
+
+    def _expose_permitted(self, review: Review, policy: NamespacePolicy) -> str | None:
+        """Return the record of the user's permission to expose a pod; ``None`` if there is none, or none is needed."""
+        denials = field_policy.expose_denied(raw_pods.annotations_of(review.object), policy)
+        keys = [denial.key for denial in denials]
+        return None if not keys or self._permissions.missing(review.user, keys, review.namespace) else "true"
 
     def _managed(self, review: Review, selected: bool) -> bool:
         return selected and (self._namespaces is None or review.namespace in self._namespaces)

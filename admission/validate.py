@@ -242,6 +242,9 @@ def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, s
         _select_partition(verdict, new["spec"], rules, scope)
     if raw_pods.annotations_of(old).get(names.EXPOSE) != raw_pods.annotations_of(new).get(names.EXPOSE):
         _check_exposure(verdict, new, rules, scope)
+        if verdict.denials and names.EXPOSE_PERMITTED not in raw_pods.annotations_of(new):
+            problem = "the permission counts when a pod is created; allowed: a new pod"
+            verdict.invalid.append(f"annotation {names.EXPOSE}: {problem}")
     before, after = _requested(old), _requested(new)
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     if fixed := _fixed(changed, raw_pods.job_id(old)):
@@ -306,7 +309,8 @@ def ephemeral_containers(old: raw_pods.Pod, rules: Rules) -> Verdict:
     verdict = Verdict()
     if raw_pods.scheduler_name(old) == rules.scheduler and (_remote_key(old) or not pool_selection.of(old).local):
         verdict.invalid.append(
-            "spec.ephemeralContainers: cannot be added to a pod on a pool: its containers run at the site"
+            "spec.ephemeralContainers: cannot be added to a pod on a pool, whose containers run at the site; allowed: "
+            "kubectl exec in one of its containers"
         )
     return verdict
 

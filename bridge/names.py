@@ -89,6 +89,8 @@ RENDEZVOUS = "bridge.vk.io/rendezvous"
 RENDEZVOUS_WAYS = ("torch", "hostfile")
 EXPOSE = "bridge.vk.io/expose"
 """Annotation on a pod: the ports by which Services reach it at a site (:mod:`bridge.workload.exposure`)."""
+EXPOSE_PERMITTED = "bridge.vk.io/expose-permitted"
+"""Annotation of an exposed pod whose namespace's policy does not allow it: ``true``, its user had the permission."""
 PLACES = "bridge.vk.io/places"
 """Annotation of a pod that races: a comma list of the pools, and ``local``, at which it is queued."""
 GRANT = "bridge.vk.io/grant"

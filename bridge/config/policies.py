@@ -197,6 +197,17 @@ def find(
     return next((policy for policy in policies if policy.selects(namespace, labels, groups)), NOTHING)
 
 
+def may_expose(policies: Iterable[NamespacePolicy], namespace: str, labels: Mapping[str, str]) -> bool:
+    """Whether some users may expose pods in a namespace with these labels without a permission."""
+    for policy in policies:
+        if policy.selects(namespace, labels, policy.groups):
+            if policy.expose:
+                return True
+            if not policy.groups:  # the following policies apply to nobody
+                return False
+    return NOTHING.expose
+
+
 def _beyond(policies: list[NamespacePolicy], partition: str, partitions: Collection[str]) -> list[str]:
     """List the default and allowed partitions that the list ``partitions`` lacks."""
     possible = ", ".join(partitions)

@@ -128,6 +128,11 @@ class ExposeSection(Section):
     address: IPvAnyAddress | None = Field(
         None, description="IP address by which pods and nodes reach the controllers; default: $POD_IP."
     )
+    drain: Annotated[float, Field(ge=0, le=3600)] = Field(
+        15,
+        description="Seconds for which open connections go on while the controllers stop, which takes up to 15 seconds "
+        "more (`terminationGracePeriodSeconds`).",
+    )
 
     @field_validator("ports")
     @classmethod

@@ -55,6 +55,12 @@ class Shares:
 
         return leave
 
+    @property
+    def used(self) -> int:
+        """The number of places in use."""
+        with self._lock:
+            return self._groups.total()
+
     @contextmanager
     def unless_it_fails(self, group: str, member: str) -> Iterator[Callable[[], None]]:
         """Take a place as :meth:`enter`; give it back if the body raises."""

@@ -87,6 +87,13 @@ class Supervisor:
             group.stop()
         return group
 
+    def lasting(self) -> Supervisor:
+        """Return a supervisor of threads that go on when this one stops, until its own ``stop`` is called.
+
+        If one of them dies, the process ends.
+        """
+        return Supervisor(self)
+
     def is_over(self) -> bool:
         """Whether ``stop`` was called and all threads have ended."""
         return self.stopping.is_set() and not any(thread.is_alive() for thread in self._threads)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from bridge import names
 from bridge.kube.prune import IDENTITY, pick
 from bridge.kube.resources import ENDPOINT_SLICES
 from bridge.workload import exposure, pods
@@ -22,7 +23,7 @@ ListenerKey = tuple[str, int]
 """UID of a pod, and its port."""
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 SERVICE_NAME = "kubernetes.io/service-name"
-_SERVICE = ("selector", "ports", "clusterIP", "type", "publishNotReadyAddresses")
+_SERVICE = ("selector", "ports", "clusterIP", "type", "publishNotReadyAddresses", "ipFamilies")
 _SLICE = ("addressType", "endpoints", "ports")
 _LONGEST = 253 - 37
 """Characters of a Service's name in the name of a slice, before the UID of the pod."""
@@ -81,13 +82,16 @@ def prune_slice(found: dict[str, Any]) -> dict[str, Any]:
     return {**_KIND, "metadata": metadata, **pick(found, _SLICE)}
 
 
-def examine(pod: Object, address: str | None, pool: str, forwards: bool) -> Exposed | None:
+def examine(pod: Object, address: str | None, pool: str, forwards: bool, allowed: bool) -> Exposed | None:
     """Return what is to be exposed of a pod with the annotation; ``None`` if it does not run.
 
-    ``forwards``: whether its pool connects to ports.
+    ``forwards``: whether its pool connects to ports. ``allowed``: whether the policy of its namespace allows it.
     """
+    metadata = pod["metadata"]
     if (pod.get("status") or {}).get("phase") != "Running":
         return None
+    if not allowed and names.EXPOSE_PERMITTED not in metadata["annotations"]:  # the policy is newer than the pod
+        return Exposed(pod, problem=f"the policy of namespace {metadata['namespace']} has expose: false")
     if address is None:
         return Exposed(
             pod, problem="the controllers have no address for endpoints: set pools.expose.address or $POD_IP"
@@ -110,9 +114,15 @@ def usable_address(text: str | None) -> str | None:
     return None if is_special else str(address)
 
 
-def used_ports(slices: Iterable[Object]) -> frozenset[int]:
-    """Return the ports of the hub that slices name: another pod must not get them."""
-    return frozenset(port["port"] for found in slices for port in found.get("ports") or () if port.get("port"))
+def used_ports(slices: Iterable[Object], address: str | None = None) -> frozenset[int]:
+    """Return the ports of the hub that slices name, or those with this ``address``: another pod must not get them."""
+    return frozenset(
+        port["port"]
+        for found in slices
+        if address is None or any(address in end["addresses"] for end in found.get("endpoints") or ())
+        for port in found.get("ports") or ()
+        if port.get("port")
+    )
 
 
 def decide(
@@ -122,28 +132,26 @@ def decide(
     listeners: Mapping[ListenerKey, int],
     address: str | None,
     manager: str,
+    sure: Set[str] | None = None,
 ) -> list[Action]:
-    """Return the actions. ``slices`` are those with the label of ``manager``, which podbridge has created."""
+    """Return the actions. ``slices`` are those with the label of ``manager``, which podbridge has created.
+
+    ``sure``: the UIDs of the only pods whose slices may be deleted, ``None``: of all.
+    """
     actions: list[Action] = []
     wanted: dict[tuple[str, str], dict[str, Any]] = {}
-    by_namespace = defaultdict(list)
-    for service in services:
-        by_namespace[service["metadata"]["namespace"]].append(service)
-    for each in exposed if address is not None else ():
-        for service in by_namespace[each.pod["metadata"]["namespace"]]:
-            if not each.ports or not _selects(service, each.pod):
-                continue
-            name = service["metadata"]["name"]
-            if service["spec"].get("clusterIP") == "None":
-                text = f"Service {name} is headless: its clients would use the pod's port at the address of podbridge"
-                actions.append(Report(each.pod, text))
-            elif ports := _ports(service, each, listeners):
-                body = _slice(service, each.pod, ports, str(address), manager)
-                wanted[body["metadata"]["namespace"], body["metadata"]["name"]] = body
+    for each, service in _selections(exposed, services) if address is not None else ():
+        if problem := _problem(service, str(address)):
+            actions.append(Report(each.pod, problem))
+        elif ports := _ports(service, each, listeners):
+            body = _slice(service, each.pod, ports, str(address), manager)
+            wanted[body["metadata"]["namespace"], body["metadata"]["name"]] = body
     for found in slices:
         metadata = found["metadata"]
         new = wanted.pop((metadata["namespace"], metadata["name"]), None)
         if metadata.get("deletionTimestamp"):
+            continue
+        if new is None and sure is not None and _pod_of(found) not in sure:
             continue
         # the type of the addresses cannot be changed
         if new is None or new["addressType"] != found.get("addressType"):
@@ -158,10 +166,39 @@ def decide(
 _KIND = {"apiVersion": ENDPOINT_SLICES.api_version, "kind": "EndpointSlice"}
 
 
+def _pod_of(found: Object) -> str | None:
+    targets = [end.get("targetRef") or {} for end in found.get("endpoints") or ()]
+    return targets[0].get("uid") if targets else None
+
+
 def _content(found: Object) -> tuple[Any, ...]:
     metadata = found["metadata"]
     owners = [pick(owner, ("kind", "name", "uid")) for owner in metadata.get("ownerReferences") or ()]
     return (metadata.get("labels"), owners, *(found.get(key) for key in _SLICE))
+
+
+def _family(address: str) -> str:
+    return "IPv6" if ":" in address else "IPv4"
+
+
+def _selections(exposed: Iterable[Exposed], services: Iterable[Object]) -> Iterator[tuple[Exposed, Object]]:
+    by_namespace = defaultdict(list)
+    for service in services:
+        by_namespace[service["metadata"]["namespace"]].append(service)
+    for each in exposed:
+        if each.ports:
+            found = by_namespace[each.pod["metadata"]["namespace"]]
+            yield from ((each, service) for service in found if _selects(service, each.pod))
+
+
+def _problem(service: Object, address: str) -> str:
+    """Return why a Service has no endpoints with the address; empty if it may have them."""
+    name, spec, family = service["metadata"]["name"], service["spec"], _family(address)
+    if spec.get("clusterIP") == "None":
+        return f"Service {name} is headless: its clients would use the pod's port at the address of podbridge"
+    if family not in spec.get("ipFamilies", (family,)):
+        return f"Service {name} has no {family} address, but that of podbridge is one: see spec.ipFamilies"
+    return ""
 
 
 def _selects(service: Object, pod: Object) -> bool:
@@ -213,7 +250,7 @@ def _slice(service: Object, pod: Object, ports: list[dict[str, Any]], address: s
                 {"apiVersion": "v1", "kind": "Service", "name": owner["name"], "uid": owner["uid"], "controller": True}
             ],
         },
-        "addressType": "IPv6" if ":" in address else "IPv4",
+        "addressType": _family(address),
         "endpoints": [endpoint],
         "ports": ports,
     }

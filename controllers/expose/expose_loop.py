@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, Protocol
 
 from bridge import names
+from bridge.config import policies
 from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.core.threads import Supervisor
-from bridge.errors import KubeConflictError, KubeForbiddenError, KubeNotFoundError
+from bridge.errors import BridgeError, KubeConflictError, KubeForbiddenError, KubeNotFoundError
+from bridge.kube import namespaces
 from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
+from bridge.kube.namespaces import Namespaces
 from bridge.kube.object_store import number
 from bridge.kube.resources import ENDPOINT_SLICES, SERVICES
 from bridge.pools.pool_interface import Pool
@@ -26,6 +29,8 @@ Object = Mapping[str, Any]
 SETTLE = 5.0
 """Seconds until a write is repeated although the cache does not show it."""
 WORKERS = 4
+NAMESPACE_REMEMBERED = 10.0
+"""Seconds for which the labels of a namespace, which select its policy, are cached."""
 
 
 class ExposedPods(Protocol):
@@ -39,7 +44,7 @@ class ExposedPods(Protocol):
 
 
 class Exposure(Loop):
-    """Exposes pods. Only the leader listens: the end of its process closes its listeners.
+    """Exposes pods. Only the leader opens listeners: the end of its process closes them.
 
     ``address``: that of this process, in the endpoints; ``None``: there is none that an endpoint may have.
     """
@@ -62,28 +67,53 @@ class Exposure(Loop):
         self._services, self._slices = services, slices
         self._virtual, self._address = virtual, address
         self._kube, self._events = kube.fenced(self.check_leadership), shared.events
-        connections = ExposedConnections(virtual.find)
-        self._listeners = Listeners(address or "", shared.config.pools.expose.numbers, connections.accept, clock)
+        self._policies = shared.config.namespace_policies
+        self._namespaces = Namespaces(namespaces.read_from(kube), clock, NAMESPACE_REMEMBERED)
+        self._allowed: dict[str, bool] = {}
+        self._section = shared.config.pools.expose
+        self._connections = ExposedConnections(virtual.find)
+        self._listeners = Listeners(address or "", self._section.numbers, self._connections.accept, clock)
+        self._silent_after = shared.config.pools.silent_after
+        self._seen: set[str] = set()
         self._reported: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._written: dict[str, tuple[int, float]] = {}
         """Path of a slice -> its version after the last write, and until when the cache may lack it."""
 
     def start(self, supervisor: Supervisor) -> None:
-        """Start the loop, its caches and the thread that accepts connections."""
+        """Start the loop and the cache of Services."""
         super().start(supervisor)
         supervisor.spawn("cache-services", lambda: self._services.run(supervisor.stopping))
+
+    def listen(self, supervisor: Supervisor) -> None:
+        """Start what may outlive the loop: the thread that accepts connections, and the cache of slices."""
         supervisor.spawn("cache-endpoint-slices", lambda: self._slices.run(supervisor.stopping))
         supervisor.spawn("expose-accept", lambda: self._listeners.run(supervisor.stopping))
 
+    def drain(self) -> None:
+        """Serve, after the end of the loop, until there are only endpoints of the next leader, and no open connections.
+
+        It takes ``pools.expose.drain`` seconds at most.
+        """
+        if self._listeners.ports():
+            self._connections.drain(self._section.drain, self._is_named)
+            self._listeners.close()
+
+    def _is_named(self) -> bool:
+        named = expose_decide.used_ports(self._slices.items(), self._address)
+        return not named.isdisjoint(self._listeners.ports().values())
+
     def reconcile(self) -> None:
         """Open and close listeners, and submit the writes of slices to the workers."""
-        slices, exposed = self._slices.items(), self._exposed()
+        slices = self._slices.items()
+        known = [(pod, pool) for pod, pool in self._virtual.exposed() if pool is not None]
+        self._seen |= {pods.uid(pod) for pod, _ in known}
+        exposed = self._examine(known)
         taken = expose_decide.used_ports(slices)
         problems = [(each.pod, each.problem) for each in exposed if each.problem]
         problems += self._listeners.update(expose_decide.wanted_listeners(exposed), taken)
         actions = expose_decide.decide(
-            exposed, self._services.items(), slices, self._listeners.ports(), self._address, self._manager
+            exposed, self._services.items(), slices, self._listeners.ports(), self._address, self._manager, self._sure()
         )
         problems += [(action.pod, action.text) for action in actions if isinstance(action, Report)]
         self._report(problems, {pods.uid(each.pod) for each in exposed})
@@ -91,13 +121,29 @@ class Exposure(Loop):
             if not isinstance(action, Report):
                 self._submit(action)
 
-    def _exposed(self) -> list[Exposed]:
+    def _sure(self) -> Set[str] | None:
+        """Return the pods about which to decide while this process does not know all pools yet; ``None``: about all."""
+        if self.clock.monotonic() - (self.leading_since or 0.0) < self._silent_after:
+            return self._seen
+        self._seen.clear()
+        return None
+
+    def _examine(self, known: Iterable[tuple[Object, Pool]]) -> list[Exposed]:
         found = (
-            expose_decide.examine(pod, self._address, pool.name, pool.connections is not None)
-            for pod, pool in self._virtual.exposed()
-            if pool is not None
+            expose_decide.examine(pod, self._address, pool.name, pool.connections is not None, allowed)
+            for pod, pool in known
+            if (allowed := self._allows(pod["metadata"]["namespace"])) is not None
         )
         return [each for each in found if each is not None]
+
+    def _allows(self, namespace: str) -> bool | None:
+        """Whether the policy of the namespace allows exposed pods; the last answer while it cannot be read."""
+        if all(policy.expose for policy in self._policies):
+            return True
+        with contextlib.suppress(BridgeError):
+            labels = self._namespaces.get(namespace).labels
+            self._allowed[namespace] = policies.may_expose(self._policies, namespace, labels)
+        return self._allowed.get(namespace)
 
     def _report(self, problems: Iterable[tuple[Object, str]], present: set[str]) -> None:
         """Write an Event for each new problem."""

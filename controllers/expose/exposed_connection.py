@@ -22,6 +22,9 @@ from controllers.expose.listeners import Target
 
 log = logging.getLogger(__name__)
 
+QUIET = 2.0
+"""Seconds without a connection after which a drain ends: proxies of Services learn of new endpoints meanwhile."""
+POLL = 0.2
 MOST_CONNECTIONS = 1024
 """Connections of one process; a pod has an eighth of them at most."""
 PIECE = 64 * 1024
@@ -38,9 +41,11 @@ class ExposedConnections:
     def __init__(self, find: Find) -> None:
         self._find = find
         self._shares = Shares(MOST_CONNECTIONS, "connections", "namespace", "pod")
+        self._used_at = 0.0
 
     def accept(self, client: socket.socket, target: Target) -> None:
         """Forward a connection, on threads of its own; reset it if namespace or pod have too many."""
+        self._used_at = time.monotonic()
         try:
             leave = self._shares.enter(target.namespace, target.uid)
         except ShareExceededError as error:
@@ -54,6 +59,19 @@ class ExposedConnections:
         except RuntimeError:  # no more threads
             leave()
             reset(client)
+
+    def drain(self, seconds: float, is_named: Callable[[], bool]) -> None:
+        """Wait until no connection was open for :data:`QUIET` seconds and no endpoint ``is_named``.
+
+        It takes ``seconds`` at most.
+        """
+        self._used_at = now = time.monotonic()
+        end = now + seconds
+        while now < min(end, self._used_at + QUIET):
+            time.sleep(POLL)
+            now = time.monotonic()
+            if self._shares.used or is_named():
+                self._used_at = now
 
     def _serve(self, client: socket.socket, target: Target, leave: Callable[[], None]) -> None:
         connection = ExposedConnection(client)

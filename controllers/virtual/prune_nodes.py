@@ -14,7 +14,15 @@ from bridge.script import volume_files
 Object = dict[str, Any]
 Field = tuple[str, str | None]
 
-_ANNOTATIONS = (names.REMOTE_JOB, names.JOB_INTENT, names.GRANT, names.PLACE_IN_JOB, names.TRACEPARENT, names.EXPOSE)
+_ANNOTATIONS = (
+    names.REMOTE_JOB,
+    names.JOB_INTENT,
+    names.GRANT,
+    names.PLACE_IN_JOB,
+    names.TRACEPARENT,
+    names.EXPOSE,
+    names.EXPOSE_PERMITTED,
+)
 _SPEC = ("nodeName", "restartPolicy", "terminationGracePeriodSeconds", "readinessGates", "serviceAccountName")
 _WORD = 32
 """Maximum length of strings that are interned: types, reasons and images repeat, times do not."""

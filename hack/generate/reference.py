@@ -73,6 +73,7 @@ OWN_NAMES = (
     (names.JOB_START_ANNOTATION, "pod annotation", "when Slurm allocated that job"),
     (names.GROUP, "pod annotation", "its [group](../users/groups.md), as JSON"),
     (names.JOB_LIMITS, "pod annotation", "limits of the [policy](admission.md#policies) that the scheduler checks"),
+    (names.EXPOSE_PERMITTED, "pod annotation", "its user had the permission `expose` at its creation"),
     (names.FINALIZER, "pod finalizer", "of a pod for Slurm, until its job is released"),
     (names.MANAGED_TAINT, "node taint", "value: the scheduler's name; effect NoExecute"),
     (names.SLURM_NODENAME_LABEL, "node label", "the name of the node in Slurm, if it differs"),

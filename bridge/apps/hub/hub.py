@@ -81,6 +81,7 @@ class Hub:
         self.nodes = self._cache(NODES, "nodes", prune_node)
         self.electors: list[Elector] = []
         self.loops: list[Loop] = []
+        self.stops: list[Callable[[], None]] = []
         self.events = EventRecorder(
             self.kube.fenced(self._check_any_lease),
             component=config.installation,
@@ -217,6 +218,7 @@ class Hub:
 
         pools = HubPools(shared, elector, self.identity, version, cluster)
         pools.start(self.supervisor, self.health)
+        self.stops.append(pools.stop)
         return pools.loops
 
     def _cache(self, resource: Resource, name: str, prune: Callable[[Object], Object], selector: str = "") -> Cache:
@@ -270,6 +272,8 @@ class Hub:
             log.warning("leader leases not released: calls without a known outcome", extra=kv(of=",".join(unsettled)))
         for elector in self.electors if not unsettled else ():
             elector.release()
+        for stop in self.stops if failure is None else ():
+            stop()
         self.kube.close()
         tracing.stop()
         left = self.supervisor.join(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -60,6 +61,7 @@ class HubPools:
     ) -> None:
         config, clock, pools = shared.config, shared.clock, shared.config.pools
         address = node_address(config, shared.kube.server)
+        self._stopping = threading.Event()
         self._pools = pool_table.make(PoolContext(config, clock, cluster, identity, self._leads))
         self._kubelet = Kubelet(
             kubelet_settings(config, address),
@@ -76,18 +78,30 @@ class HubPools:
             NodeSettings(pools.silent_after, pools.remove_after, address, pools.kubelet_port, version),
         )
         self.loops: list[Loop] = [self.loop]
+        self._exposure: Exposure | None = None
+        self._lasting: Supervisor | None = None
         if pools.expose.numbers:
-            exposure = Exposure(shared, elector, self.loop, endpoint_address(config))
-            self.loop.exposed_changed = exposure.wake
-            self.loops.append(exposure)
+            self._exposure = Exposure(shared, elector, self.loop, endpoint_address(config))
+            self.loop.exposed_changed = self._exposure.wake
+            self.loops.append(self._exposure)
 
     def start(self, supervisor: Supervisor, health: Health) -> None:
         """Start the pools and the kubelet API. The caller starts :attr:`loops` afterwards."""
-        self._pools.start(supervisor)
+        if self._exposure is not None:  # connections go on while the process stops
+            self._lasting = supervisor.lasting()
+            self._exposure.listen(self._lasting)
+        self._stopping = supervisor.stopping
+        self._pools.start(self._lasting or supervisor)
         self._kubelet.start(supervisor)
         # before the loop starts: the port that was bound, if the configured one is 0, goes into each virtual node
         self.loop.settings = replace(self.loop.settings, port=self._kubelet.port)
         health.ready("kubelet", self._kubelet.ready)
 
+    def stop(self) -> None:
+        """End what goes on after the supervisor has stopped: the connections to exposed pods, after a while."""
+        if self._exposure is not None and self._lasting is not None:
+            self._exposure.drain()
+            self._lasting.stop()
+
     def _leads(self) -> bool:
-        return self.loop.leading_since is not None
+        return self.loop.leading_since is not None and not self._stopping.is_set()

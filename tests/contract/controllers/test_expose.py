@@ -15,7 +15,7 @@ import pytest
 from bridge import names
 from bridge.config.hub import parse
 from bridge.core.threads import Supervisor
-from bridge.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
+from bridge.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES
 from cluster.polling import eventually
 from cluster.ports import free_block, own_address
 from controllers.expose.expose_loop import Exposure
@@ -47,12 +47,14 @@ class WebServer(http.server.ThreadingHTTPServer):
 class Exposing:
     """The loop of exposed pods of a process, beside that of its virtual nodes."""
 
-    def __init__(self, place, first, address):
+    def __init__(self, place, first, address, more=""):
         self.supervisor = Supervisor()
-        config = parse(f"pools: {{nats: {{servers: ['nats://h:1']}}, expose: {{ports: {first}-{first + COUNT - 1}}}}}")
+        pools = f"{{nats: {{servers: ['nats://h:1']}}, expose: {{ports: {first}-{first + COUNT - 1}}}}}"
+        config = parse(f"pools: {pools}\n{more}")
         shared = replace(place.hub.shared, config=config)
         self.loop = Exposure(shared, None, place.hub.loop, address)
         place.hub.loop.exposed_changed = self.loop.wake
+        self.loop.listen(self.supervisor)
         self.loop.start(self.supervisor)
 
     def stop(self):
@@ -78,14 +80,16 @@ class Exposed:
                 with contextlib.suppress(Exception):
                     self.place.admin.delete(resource.path_of(each))
 
-    def take_over(self, address):
+    def take_over(self, address, config=""):
         """Continue with a new process, which has other ports."""
         self.exposing.stop()
         self.first = free_block(COUNT)
-        self.exposing = Exposing(self.place, self.first, address)
+        self.exposing = Exposing(self.place, self.first, address, config)
 
-    def pod(self, app, text=None, **more):
+    def pod(self, app, text=None, permitted=None, **more):
         annotations = {names.EXPOSE: text or str(self.port)}
+        if permitted:
+            annotations[names.EXPOSE_PERMITTED] = permitted
         container = {"ports": [{"name": "http", "containerPort": self.port}]}
         metadata = {"labels": {"app": app}, "annotations": annotations}
         return self.place.running_pod(metadata=metadata, container=container, **more)
@@ -212,6 +216,23 @@ def test_a_new_leader_takes_over_and_foreign_slices_stay(exposed):
     exposed.is_gone(service)
     found = exposed.place.admin.get(ENDPOINT_SLICES.path_of(foreign))
     assert found["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
+
+
+def test_the_policy_of_the_namespace_counts_for_pods_that_exist(exposed):
+    """As after a change of the policy, or without admission."""
+    place, selector = exposed.place, "namespaceSelector: {matchLabels: {exposes: 'no'}}"
+    plain, permitted = exposed.pod("older"), exposed.pod("older", permitted="true")
+    service, path = exposed.service("older"), NAMESPACES.path(name=NAMESPACE)
+    eventually(lambda: len(exposed.slices(service)) == 2, "both are exposed")
+    place.admin.patch(path, {"metadata": {"labels": {"exposes": "no"}}})
+    exposed.take_over(exposed.address, f"namespacePolicies: [{{{selector}, expose: false}}]")
+    assert exposed.endpoint(service)
+    (found,) = exposed.slices(service)
+    assert found["endpoints"][0]["targetRef"]["uid"] == uid(permitted)
+    (event,) = place.events(plain, "BridgeNotExposed")
+    assert event["note"] == f"the policy of namespace {NAMESPACE} has expose: false"
+    place.admin.patch(path, {"metadata": {"labels": {"exposes": None}}})
+    exposed.take_over(exposed.address)
 
 
 def test_a_foreign_slice_of_the_same_name_stays(exposed, caplog):

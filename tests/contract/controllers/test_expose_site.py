@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import itertools
 import sys
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -24,7 +26,7 @@ from bridge.serving.health import Health
 from cluster.polling import eventually
 from cluster.ports import free_block, own_address
 from tests import processes
-from tests.contract.controllers.test_expose import COUNT, fetch
+from tests.contract.controllers.test_expose import COUNT, Handler, WebServer, fetch
 from tests.contract.controllers.test_virtual import NAMESPACE, uid
 from tests.contract.site import conftest as site_conftest
 
@@ -34,11 +36,13 @@ NUMBERS = itertools.count(1)
 nats_url = site_conftest.nats_url
 
 SERVER = """
-import http.server, sys
+import http.server, sys, time
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
+        if self.path == "/slow":
+            time.sleep(8)
         self.wfile.write(self.path.encode())
     def log_message(self, *args):
         pass
@@ -51,7 +55,7 @@ Server(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 class RealSite:
     """The hub's parts for pools, and a site that runs jobs as processes of this machine."""
 
-    def __init__(self, kubernetes, site):
+    def __init__(self, kubernetes, site, owner):
         self.name, self.supervisor = site.pool, Supervisor()
         self.admin = KubeClient.load(str(kubernetes.kubeconfig))
         self.kube = KubeClient.load(str(kubernetes.podbridge_kubeconfig))
@@ -61,23 +65,25 @@ class RealSite:
         nodes = Cache(self.kube, NODES, name="nodes", prune=prune_node)
         events = EventRecorder(self.kube)
         shared = KubeDependencies(parse(f"pools: {text}"), self.kube, nodes, events, SystemClock())
-        hub = HubPools(shared, None, "test", "v1.0.0-podbridge", f"c{next(NUMBERS)}")
-        hub.start(self.supervisor, Health())
-        for loop in hub.loops:
+        self.hub = HubPools(shared, None, "test", "v1.0.0-podbridge", owner)
+        self.hub.start(self.supervisor, Health())
+        for loop in self.hub.loops:
             loop.start(self.supervisor)
         for thread in (nodes, events):
             self.supervisor.spawn("test", lambda run=thread.run: run(self.supervisor.stopping))
 
     def stop(self):
         self.supervisor.stop()
-        self.kube.close()
         self.supervisor.join(3)
+        self.hub.stop()
+        self.kube.close()
         assert self.supervisor.failure is None
 
-    def pod(self, port):
+    def pod(self, label, port):
         container = {
             "name": "main",
             "image": "none",
+            "ports": [{"name": "http", "containerPort": port}],
             "command": [sys.executable, "-c", SERVER, str(port)],
             "readinessProbe": {"tcpSocket": {"port": port, "host": "127.0.0.1"}, "periodSeconds": 1},
             "lifecycle": {"preStop": {"sleep": {"seconds": 3}}},
@@ -85,8 +91,13 @@ class RealSite:
         fixed = {"nodeName": self.name, "restartPolicy": "Never", "automountServiceAccountToken": False}
         spec = {**fixed, "tolerations": [{"operator": "Exists"}], "containers": [container]}
         annotations = {names.EXPOSE: str(port)}
-        metadata = {"name": f"real{next(NUMBERS)}", "labels": {"app": "real"}, "annotations": annotations}
+        metadata = {"name": f"real{next(NUMBERS)}", "labels": {"app": label}, "annotations": annotations}
         return self.admin.create(PODS.path(NAMESPACE), {"metadata": metadata, "spec": spec})
+
+    def service(self, label):
+        spec = {"selector": {"app": label}, "ports": [{"port": 80, "targetPort": "http"}]}
+        body = {"metadata": {"name": f"real{next(NUMBERS)}"}, "spec": spec}
+        return self.admin.create(SERVICES.path(NAMESPACE), body)
 
     def ready(self, service):
         """Return address and port of each ready endpoint, as a proxy selects them."""
@@ -96,42 +107,97 @@ class RealSite:
         return [(end["addresses"][0], each["ports"][0]["port"]) for each, end in ends]
 
 
-@pytest.fixture
-def real_site(kubernetes, nats_url, tmp_path):
+@pytest.fixture(scope="module")
+def real_site(kubernetes, nats_url, tmp_path_factory):
+    """A site; call it for a process of the hub."""
     kubernetes.add_namespace(NAMESPACE)
     kubernetes.open_to_pools(NAMESPACE)
     text = '[local]\ncpus = 4\nmemory = "4Gi"\n[limits]\nallow_ports = true\n[runtime]\nkind = "none"\n'
-    with site_conftest.Site(tmp_path, nats_url, "local", text) as site:
-        made = RealSite(kubernetes, site)
+    hubs = []
+
+    def start():
+        hubs.append(RealSite(kubernetes, site, "c1"))
+        return hubs[-1]
+
+    with site_conftest.Site(tmp_path_factory.mktemp("site"), nats_url, "local", text) as site:
+        yield start
+        for each in hubs:
+            each.stop()
+
+
+@contextlib.contextmanager
+def local_pod(place, label, port):
+    """A pod in the cluster that listens on a port: the test is its kubelet."""
+    place.admin.create(NODES.path(), {"metadata": {"name": "here"}})
+    container = {"name": "main", "image": "none", "ports": [{"name": "http", "containerPort": port}]}
+    fixed = {"nodeName": "here", "automountServiceAccountToken": False, "containers": [container]}
+    body = {"metadata": {"name": f"here{next(NUMBERS)}", "labels": {"app": label}}, "spec": fixed}
+    made = place.admin.create(PODS.path(NAMESPACE), body)
+    address = own_address()
+    status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+    ready = [{"type": kind, "status": "True"} for kind in ("Ready", "ContainersReady", "Initialized", "PodScheduled")]
+    place.admin.patch(f"{PODS.path_of(made)}/status", {"status": {**status, "conditions": ready}})
+    with WebServer(("", port), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield made
-        made.stop()
+        server.shutdown()
+    place.admin.delete(PODS.path_of(made), {"gracePeriodSeconds": 0})
+    place.admin.delete(NODES.path(name="here"))
 
 
-def test_a_service_of_pods_at_a_real_site_loses_no_request_while_one_ends(real_site):
-    """No Service proxy runs here: the test selects ready endpoints as one does."""
-    eventually(lambda: real_site.name in str(real_site.admin.get(NODES.path())["items"]), "node", 30)
-    ports = free_block(2)
-    one, other = real_site.pod(ports), real_site.pod(ports + 1)
-    spec = {"selector": {"app": "real"}, "ports": [{"port": ports, "name": "a"}, {"port": ports + 1, "name": "b"}]}
-    body = {"metadata": {"name": f"s{next(NUMBERS)}"}, "spec": spec}
-    service = real_site.admin.create(SERVICES.path(NAMESPACE), body)
-    eventually(lambda: len(real_site.ready(service)) == 2, "two endpoints", 30)
-    (address, port), _ = real_site.ready(service)
-    paths = [f"/{number}" for number in range(50)]
-    with ThreadPoolExecutor(50) as threads:
-        assert list(threads.map(lambda path: fetch(address, port, path), paths)) == paths
-
-    real_site.admin.delete(PODS.path_of(one), {"gracePeriodSeconds": 20})
-    count, until = 0, time.monotonic() + 40
-    while len(found := exists(real_site, one)) and time.monotonic() < until:
-        ends = real_site.ready(service)
+def each_request(place, service, goes_on):
+    """Send requests to the ready endpoints in turn, as a proxy of Services does, and return their number."""
+    count = 0
+    while goes_on():
+        ends = place.ready(service)
         count += 1
-        assert fetch(*ends[count % len(ends)]) == "/hello", f"request {count} of {found}"
-    assert count > 10 and not exists(real_site, one)
-    assert len(real_site.ready(service)) == 1
-    real_site.admin.delete(PODS.path_of(other), {"gracePeriodSeconds": 0})
-    eventually(lambda: not real_site.ready(service), "no endpoints")
-    eventually(lambda: not processes.with_word(str(ports + 1)), "no server is left")
+        assert fetch(*ends[count % len(ends)]) == "/hello", f"request {count}"
+    return count
+
+
+def test_a_service_over_local_and_site_pods_loses_no_request_while_one_ends(real_site):
+    """No Service proxy runs here: the test selects ready endpoints as one does."""
+    site = real_site()
+    eventually(lambda: site.name in str(site.admin.get(NODES.path())["items"]), "node", 30)
+    first = free_block(3)
+    one, other = site.pod("mixed", first), site.pod("mixed", first + 1)
+    service = site.service("mixed")
+    with local_pod(site, "mixed", first + 2):
+        eventually(lambda: len(site.ready(service)) == 3, "three endpoints", 30)
+        for address, port in site.ready(service):
+            paths = [f"/{number}" for number in range(50)]
+            with ThreadPoolExecutor(50) as threads:
+                assert list(threads.map(lambda path, a=address, p=port: fetch(a, p, path), paths)) == paths
+        site.admin.delete(PODS.path_of(one), {"gracePeriodSeconds": 20})
+        assert each_request(site, service, lambda: exists(site, one)) > 10
+        assert len(site.ready(service)) == 2
+    site.admin.delete(PODS.path_of(other), {"gracePeriodSeconds": 0})
+    eventually(lambda: not site.ready(service), "no endpoints")
+    eventually(lambda: not processes.with_word(str(first + 1)), "no server is left")
+    site.stop()
+
+
+def test_connections_go_on_while_the_next_process_takes_over(real_site):
+    """The first one stops as at SIGTERM, and drains."""
+    before, port = real_site(), free_block(1)
+    one = before.pod("drain", port)
+    service = before.service("drain")
+    eventually(lambda: before.ready(service), "an endpoint", 30)
+    old = before.ready(service)
+    kept = http.client.HTTPConnection(*old[0], timeout=20)
+    with contextlib.closing(kept), ThreadPoolExecutor(1) as threads:
+        kept.request("GET", "/slow")
+        before.supervisor.stop()
+        drain = threads.submit(before.hub.stop)
+        after = real_site()
+        assert each_request(after, service, lambda: after.ready(service) == old) > 10
+        assert not drain.done() and fetch(*old[0]) == "/hello", "some nodes use the old endpoint for a while"
+        assert kept.getresponse().read() == b"/slow"
+        kept.close()
+        drain.result(10)
+        assert fetch(*after.ready(service)[0]) == "/hello"
+    after.admin.delete(PODS.path_of(one), {"gracePeriodSeconds": 0})
+    eventually(lambda: not after.ready(service), "no endpoints")
 
 
 def exists(place, pod):

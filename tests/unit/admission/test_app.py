@@ -525,6 +525,25 @@ def test_a_user_does_not_write_the_limits(world: World, own: str) -> None:
             assert not response["allowed"] and names.JOB_LIMITS in response["status"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("policy", "has_permission", "annotation", "recorded"),
+    [
+        ({"expose": False}, True, names.EXPOSE, "true"),
+        ({"expose": False}, False, names.EXPOSE, None),
+        ({"expose": False}, True, "other", None),
+        ({}, True, names.EXPOSE, None),
+    ],
+)
+def test_a_permission_to_expose_is_recorded(
+    world: World, policy: dict[str, Any], has_permission: bool, annotation: str, recorded: str | None
+) -> None:
+    world.allowed = has_permission
+    made = pod({"annotations": {annotation: "80", names.EXPOSE_PERMITTED: "forged"}})
+    app = client(world, namespace_policies=[{"namespaces": ["*"], **policy}])
+    after = patched(made, patch_of(ask(app, "/mutate", review(made))))["metadata"]["annotations"]
+    assert after.get(names.EXPOSE_PERMITTED) == recorded
+
+
 def test_a_permission_that_cannot_be_checked_admits_no_pod(world: World) -> None:
     app = client(world, namespace_policies=LIMITED)
     world.error = KubeUnavailableError("no answer")

@@ -325,6 +325,12 @@ def test_a_policy_refuses_exposed_ports_without_the_permission() -> None:
     ):
         assert [(denial.key, denial.allowed) for denial in verdict.denials] == [("expose", "no such annotation")]
     assert validate.create(exposed(None), "alice", rules, scope=scope) == validate.Verdict()
+    (problem,) = validate.update(exposed(None), exposed("80"), "alice", rules, scope).invalid
+    assert problem.endswith("the permission counts when a pod is created; allowed: a new pod")
+    old, new = exposed("80"), exposed("81")
+    for one in (old, new):
+        one["metadata"]["annotations"][names.EXPOSE_PERMITTED] = "true"
+    assert not validate.update(old, new, "alice", rules, scope).invalid
 
 
 def test_without_a_range_of_ports_the_annotation_is_warned_about() -> None:

@@ -164,6 +164,25 @@ namespacePolicies:
     assert user(namespace="b") is None
 
 
+@pytest.mark.parametrize(
+    ("rows", "labels", "allowed"),
+    [
+        ("", {}, True),
+        ("- {namespaces: [a], expose: false}", {}, False),
+        ("- {namespaces: [b], expose: false}", {}, True),
+        ("- {namespaces: [a], groups: [g], expose: false}", {}, True),
+        ("- {namespaces: [a], groups: [g], expose: false}\n- {namespaces: ['*'], expose: false}", {}, False),
+        ("- {namespaces: [a], groups: [g]}\n- {namespaces: ['*'], expose: false}", {}, True),
+        ("- {namespaces: [a], expose: false}\n- {namespaces: ['*'], groups: [g]}", {}, False),
+        ("- {namespaceSelector: {matchLabels: {team: x}}, expose: false}", {"team": "x"}, False),
+        ("- {namespaceSelector: {matchLabels: {team: x}}, expose: false}", {"team": "y"}, True),
+    ],
+)
+def test_a_namespace_may_expose_if_one_of_its_groups_may(rows, labels, allowed):
+    found = hub.parse(f"namespacePolicies:\n{rows}" if rows else "{}").namespace_policies
+    assert policies.may_expose(found, "a", labels) == allowed
+
+
 def test_the_first_policy_that_selects_a_namespace_holds():
     text = """
 partition: main

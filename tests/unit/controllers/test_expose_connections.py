@@ -32,11 +32,18 @@ def exposing(find, wanted, count=4, clock=None):
     first = free_block(count)
     options = {} if clock is None else {"clock": clock}
     made = Listeners("10.0.0.1", range(first, first + count), ExposedConnections(find).accept, **options)
+    with exposing_with(made, wanted):
+        yield made
+
+
+@contextmanager
+def exposing_with(made, wanted):
+    """Run these listeners."""
     stopping = threading.Event()
     thread = threading.Thread(target=made.run, args=(stopping,), daemon=True)
     thread.start()
     assert made.update(wanted) == []
-    yield made
+    yield
     made.close()
     stopping.set()
     thread.join(5)
@@ -165,6 +172,31 @@ def test_a_client_that_never_ends_is_closed_after_the_port(site, monkeypatch):
             assert client.recv(10) == b"bye"
             eventually(lambda: site.connections.opened[0].is_closed)
             served.close()
+
+
+@pytest.mark.parametrize(("quiet", "seconds", "goes_on"), [(0.5, 20, True), (0.5, 0.7, False)])
+def test_a_drain_serves_old_and_new_connections_until_none_is_left(site, monkeypatch, quiet, seconds, goes_on):
+    monkeypatch.setattr(exposed_connection, "QUIET", quiet)
+    connections, first = ExposedConnections(site.find), free_block(1)
+    made = Listeners("10.0.0.1", range(first, first + 1), connections.accept)
+    with exposing_with(made, [(("u1", site.port), pod())]), ThreadPoolExecutor(1) as threads:
+        with socket.create_connection(("127.0.0.1", first), timeout=20) as old:
+            old.sendall(b"x")
+            eventually(lambda: connections._shares.used)
+            named = [True]
+            drain = threads.submit(connections.drain, seconds, lambda: named[0])
+            if not goes_on:
+                drain.result(5)
+                return
+            with pytest.raises(TimeoutError):
+                drain.result(2 * quiet)
+            assert exchange(first, b"new") == b"new"
+            old.shutdown(socket.SHUT_WR)
+            assert old.recv(2) == b"x"
+        with pytest.raises(TimeoutError):
+            drain.result(2 * quiet)
+        named[0] = False
+        drain.result(5)
 
 
 def test_a_pod_has_a_share_of_the_connections(site, monkeypatch):

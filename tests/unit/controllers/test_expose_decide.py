@@ -12,7 +12,18 @@ from controllers.expose.expose_decide import Create, Delete, Exposed, Replace, R
 HUB = "10.1.2.3"
 
 
-def pod(name="p", uid="u1", *, labels=None, ready=True, deleted=False, namespace="ns", ports=(), phase="Running"):
+def pod(
+    name="p",
+    uid="u1",
+    *,
+    labels=None,
+    ready=True,
+    deleted=False,
+    namespace="ns",
+    ports=(),
+    phase="Running",
+    permitted=False,
+):
     metadata = {
         "namespace": namespace,
         "name": name,
@@ -20,6 +31,8 @@ def pod(name="p", uid="u1", *, labels=None, ready=True, deleted=False, namespace
         "labels": {"app": "web"} if labels is None else labels,
     }
     metadata["annotations"] = {"bridge.vk.io/expose": "8888"}
+    if permitted:
+        metadata["annotations"]["bridge.vk.io/expose-permitted"] = "true"
     if deleted:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     return {
@@ -137,6 +150,24 @@ def test_a_headless_service_is_reported_and_gets_no_slice():
     assert isinstance(action, Report) and "Service s is headless" in action.text
 
 
+@pytest.mark.parametrize(
+    ("families", "address", "served"),
+    [
+        (["IPv4"], HUB, True),
+        (["IPv6", "IPv4"], HUB, True),
+        (["IPv6"], HUB, False),
+        (["IPv6"], "2001:db8::1", True),
+        (["IPv4"], "2001:db8::1", False),
+    ],
+)
+def test_a_service_without_an_address_of_the_hubs_family_is_reported(families, address, served):
+    (action,) = decide([(pod(), (8888,))], [service(ipFamilies=families)], address=address)
+    if served:
+        assert isinstance(action, Create)
+    else:
+        assert isinstance(action, Report) and "see spec.ipFamilies" in action.text
+
+
 def test_a_port_without_listener_or_a_hub_without_address_gets_no_slice():
     assert decide([(pod(), (8888,))], [service()], listeners={}) == []
     assert decide([(pod(), (8888,))], [service()], address=None) == []
@@ -160,23 +191,33 @@ def test_what_is_as_wanted_stays_and_the_rest_changes():
     assert decide([], [], [found]) == []
 
 
+def test_a_new_leader_keeps_the_slices_of_pods_that_it_does_not_know_yet():
+    found = stored(made([(pod(), (8888,))], [service()]))
+    assert expose_decide.decide([], [service()], [found], {}, HUB, "podbridge", frozenset()) == []
+    assert expose_decide.decide([], [service()], [found], {}, HUB, "podbridge", {"u1"}) == [Delete(found)]
+
+
 def test_a_ports_number_is_free_when_no_slice_has_it():
     found = stored(made([(pod(), (8888,))], [service()]))
     assert expose_decide.used_ports([found, {"metadata": {}}]) == {20000}
+    assert expose_decide.used_ports([found, {"metadata": {}}], HUB) == {20000}
+    assert not expose_decide.used_ports([found], "10.9.9.9")
 
 
 @pytest.mark.parametrize(
-    ("one", "address", "forwards", "expected"),
+    ("one", "address", "forwards", "allowed", "expected"),
     [
-        (pod(), HUB, True, (8888,)),
-        (pod(), None, True, "pools.expose.address"),
-        (pod(), HUB, False, "pool site-a forwards no ports: its site must set limits.allow_ports"),
-        (pod(phase="Pending"), HUB, True, None),
-        (pod(phase="Failed"), HUB, True, None),
+        (pod(), HUB, True, True, (8888,)),
+        (pod(), None, True, True, "pools.expose.address"),
+        (pod(), HUB, False, True, "pool site-a forwards no ports: its site must set limits.allow_ports"),
+        (pod(), HUB, True, False, "the policy of namespace ns has expose: false"),
+        (pod(permitted=True), HUB, True, False, (8888,)),
+        (pod(phase="Pending"), HUB, True, True, None),
+        (pod(phase="Failed"), HUB, True, False, None),
     ],
 )
-def test_who_gets_listeners(one, address, forwards, expected):
-    found = expose_decide.examine(one, address, "site-a", forwards)
+def test_who_gets_listeners(one, address, forwards, allowed, expected):
+    found = expose_decide.examine(one, address, "site-a", forwards, allowed)
     if expected is None:
         assert found is None
     elif isinstance(expected, str):
@@ -188,7 +229,7 @@ def test_who_gets_listeners(one, address, forwards, expected):
 def test_an_invalid_annotation_of_a_pod_without_admission_is_reported():
     one = pod()
     one["metadata"]["annotations"] = {"bridge.vk.io/expose": "http"}
-    assert "is not allowed" in expose_decide.examine(one, HUB, "site-a", True).problem
+    assert "is not allowed" in expose_decide.examine(one, HUB, "site-a", True, True).problem
 
 
 @pytest.mark.parametrize(

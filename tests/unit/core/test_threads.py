@@ -19,6 +19,20 @@ def test_a_group_ends_by_itself_and_the_process_goes_on() -> None:
     assert group not in supervisor._groups
 
 
+def test_lasting_threads_end_by_their_own_stop_and_their_death_ends_the_process() -> None:
+    supervisor = Supervisor()
+    lasting = supervisor.lasting()
+    thread = lasting.spawn("a", lasting.stopping.wait)
+    supervisor.stop()
+    assert not lasting.stopping.is_set() and thread.is_alive()
+    lasting.stop()
+    thread.join(5)
+    assert not thread.is_alive() and supervisor.failure is None
+    other = Supervisor()
+    other.lasting().spawn("b", lambda: None).join(5)
+    assert other.failure == "thread b returned before the process stopped"
+
+
 def test_a_group_ends_with_the_process_and_is_waited_for() -> None:
     supervisor, hold = Supervisor(), threading.Event()
     group = supervisor.group()

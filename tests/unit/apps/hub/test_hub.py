@@ -66,7 +66,8 @@ def test_a_lease_is_released_after_the_last_call_and_only_if_its_outcome_is_know
     assert begun.wait(5)
     hub.electors.append(cast("Elector", SimpleNamespace(held=True, release=lambda: done.append("release"))))
     hub.loops.append(cast("Loop", SimpleNamespace(name="scheduler", unsettled=unsettled, busy=False)))
+    hub.stops.append(lambda: done.append("drain"))
     hub.supervisor.stop()
     monkeypatch.setattr(hub.kube, "close", lambda: done.append("close"))
     assert hub._stop() == 0
-    assert done[: len(order) + 1] == [*order, "close"]
+    assert done[: len(order) + 2] == [*order, "drain", "close"]
