@@ -28,6 +28,9 @@ class SpdyConnection:
     Methods raise OSError if the connection is broken. ``streams``: see :data:`bridge.serving.spdy.STREAMS`.
     """
 
+    ends_streams = True
+    """Whether the client can end one direction of a stream."""
+
     def __init__(self, duplex: Duplex, streams: int = STREAMS) -> None:
         self._duplex, self._streams = duplex, streams
         self._encoder = Encoder()

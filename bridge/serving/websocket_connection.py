@@ -1,7 +1,8 @@
-"""A WebSocket of one client that carries the streams of a command, as Kubernetes defines it (``v4.channel.k8s.io``).
+"""A WebSocket of one client that carries the streams of a command or of ports, as Kubernetes defines it.
 
-The first byte of a message is the number of its stream. All streams are open from the start. The frames are read by the
-library ``websockets``, whose interface without I/O fits :class:`~bridge.serving.upgrade.Duplex`.
+In ``v4.channel.k8s.io``, the first byte of a message is the number of its stream. All streams are open from the start.
+The frames are read by the library ``websockets``, whose interface without I/O fits
+:class:`~bridge.serving.upgrade.Duplex`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Protocol, Side
@@ -53,16 +54,34 @@ def handshake(headers: Headers, accepted: Sequence[str]) -> dict[str, str]:
     return {"Sec-WebSocket-Accept": base64.b64encode(digest).decode(), "Sec-WebSocket-Protocol": protocol}
 
 
+def command_connection(duplex: Duplex, kinds: Collection[str], protocol: str) -> WebSocketConnection:
+    """Return the connection for a command, whose request opens streams of these ``kinds``."""
+    headers = {number: {"streamtype": kind} for number, kind in enumerate(STREAMS) if kind in kinds}
+    outputs = {number: b"" for number in headers if STREAMS[number] not in ("stdin", "resize")}
+    return WebSocketConnection(duplex, headers, outputs, protocol)
+
+
+def port_connection(duplex: Duplex, ports: Sequence[int]) -> WebSocketConnection:
+    """Return the connection for ports: an error stream and a data stream each, which begin with its number."""
+    headers, greetings = {}, {}
+    for index, port in enumerate(ports):
+        for stream, kind in ((2 * index + 1, "error"), (2 * index, "data")):
+            headers[stream] = {"streamtype": kind, "requestid": str(index), "port": str(port)}
+            greetings[stream] = port.to_bytes(2, "little")
+    return WebSocketConnection(duplex, headers, greetings, V4)
+
+
 class WebSocketConnection:
     """The streams of one client, in the form of a :class:`~bridge.serving.spdy_connection.SpdyConnection`.
 
-    ``kinds`` are the types of the streams that the request opens.
+    ``headers`` are those of each stream by its number. ``greetings``: the first message of some streams.
     """
 
-    def __init__(self, duplex: Duplex, kinds: Collection[str], protocol: str) -> None:
-        self._duplex = duplex
-        self._kinds = {number: kind for number, kind in enumerate(STREAMS) if kind in kinds}
-        self._can_end = protocol == V5
+    def __init__(
+        self, duplex: Duplex, headers: Mapping[int, Mapping[str, str]], greetings: Mapping[int, bytes], protocol: str
+    ) -> None:
+        self._duplex, self._headers, self._greetings = duplex, headers, greetings
+        self.ends_streams = protocol == V5
         self._current = 0  # the stream of a message that is not complete
 
     def frames(self) -> Iterator[Open | Data | Reset]:
@@ -70,8 +89,8 @@ class WebSocketConnection:
 
         Raises :class:`~bridge.serving.upgrade.ProtocolViolationError`.
         """
-        for number, kind in self._kinds.items():
-            yield Open(number, {"streamtype": kind})
+        for number, headers in self._headers.items():
+            yield Open(number, dict(headers))
         reader = Protocol(Side.SERVER, max_size=(None, _FRAME_LIMIT))
         while received := self._duplex.receive():
             reader.receive_data(received)
@@ -97,16 +116,16 @@ class WebSocketConnection:
             self._current = number
         else:
             return
-        if number == _END and self._can_end:
-            if content[:1] and content[0] in self._kinds:
+        if number == _END and self.ends_streams:
+            if content[:1] and content[0] in self._headers:
                 yield Data(content[0], b"", end=True)
-        elif number in self._kinds and content:
+        elif number in self._headers and content:
             yield Data(number, content, end=False)
 
     def accept(self, stream: int) -> None:
-        """Tell the client by an empty message that a stream to it is open."""
-        if STREAMS[stream] not in ("stdin", "resize"):
-            self.send(stream, b"")
+        """Tell the client by a message that a stream to it is open."""
+        if stream in self._greetings:
+            self.send(stream, self._greetings[stream])
 
     def reset(self, stream: int, reason: int) -> None:
         """Close the connection: a stream alone cannot be refused."""

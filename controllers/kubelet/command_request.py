@@ -16,6 +16,8 @@ from bridge.serving.websocket_connection import V4, V5, WEBSOCKET, handshake
 PROTOCOL_HEADER = "X-Stream-Protocol-Version"
 SPDY = "SPDY/3.1"
 PORT_PROTOCOL = "portforward.k8s.io"
+MOST_PORTS = 64
+"""Ports of one WebSocket, whose streams have numbers of one byte, two for each port."""
 ERROR, STDIN, STDOUT, STDERR, RESIZE = "error", "stdin", "stdout", "stderr", "resize"
 _PARAMETERS = {STDIN: "input", STDOUT: "output", STDERR: "error"}
 """The kubelet's names of the query parameters; the API server's names are those of the streams."""
@@ -79,11 +81,26 @@ def port_form(method: str, headers: Headers) -> StreamForm:
     """Return the form of the streams of ``kubectl port-forward``. Raises :class:`AnswerError` for another one.
 
     The API server sends POST and SPDY also for a client that offers ``SPDY/3.1+portforward.k8s.io`` in a WebSocket.
+    That of other clients, such as Python's, goes through to the kubelet, with GET.
     """
     if headers.get("Upgrade", "").lower() == WEBSOCKET:
-        tunnel = f"{SPDY}+{PORT_PROTOCOL}"
-        raise AnswerError(400, f"a WebSocket reaches ports only if the client offers {tunnel} to the API server")
+        return StreamForm(WEBSOCKET, handshake(headers, (V4,)))
     return _spdy_form(method, headers, PORT_PROTOCOL)
+
+
+def requested_ports(values: Sequence[str]) -> tuple[int, ...]:
+    """Return the ports of the query parameters ``port`` of a WebSocket. Raises :class:`AnswerError` 400."""
+    words = [word.strip() for value in values for word in value.split(",")]
+    if not 1 <= len(words) <= MOST_PORTS:
+        raise AnswerError(400, f'query parameter "port" has {len(words)} ports; allowed: 1 to {MOST_PORTS}')
+    if wrong := [word for word in words if not is_port(word)]:
+        raise AnswerError(400, f'query parameter "port": {wrong[0][:40]!r}: must be a number from 1 to 65535')
+    return tuple(map(int, words))
+
+
+def is_port(text: str) -> bool:
+    """Return whether a text is the number of a port."""
+    return text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 2**16
 
 
 def _spdy_form(method: str, headers: Headers, protocol: str) -> StreamForm:

@@ -19,7 +19,7 @@ from bridge.serving.http_error import AnswerError
 from bridge.serving.spdy_connection import SpdyConnection
 from bridge.serving.streaming import LIMIT, ON_HANG_UP
 from bridge.serving.upgrade import Duplex, switch_protocols
-from bridge.serving.websocket_connection import WebSocketConnection
+from bridge.serving.websocket_connection import WebSocketConnection, command_connection
 from bridge.telemetry.metrics import COMMAND_BYTES, COMMANDS, RUNNING_COMMANDS
 from controllers.kubelet.command_request import SPDY, CommandRequest, StreamForm, command_request, stream_form
 from controllers.kubelet.containers import check_running
@@ -79,7 +79,7 @@ class CommandSessions:
 def _connection(duplex: Duplex, form: StreamForm, wanted: CommandRequest) -> SpdyConnection | WebSocketConnection:
     if form.upgrade == SPDY:
         return SpdyConnection(duplex)
-    return WebSocketConnection(duplex, wanted.streams, form.headers["Sec-WebSocket-Protocol"])
+    return command_connection(duplex, wanted.streams, form.headers["Sec-WebSocket-Protocol"])
 
 
 def _serve(

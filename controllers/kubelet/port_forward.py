@@ -1,30 +1,36 @@
-"""Connects ``kubectl port-forward`` with ports of a pod: each pair of streams of SPDY is one connection.
+"""Connects ``kubectl port-forward`` with ports of a pod: each pair of streams is one connection.
 
 The client opens an error stream and a data stream for each connection, with the same ``requestID``. The calling thread
 reads the frames of all; each connection has two threads, which send to the site and to the client. SPDY has no flow
 control for a stream, so a connection holds :data:`MOST_INPUT` bytes of what the client has sent, and then delays the
-other connections of the same client.
+other connections of the same client. A WebSocket has one connection for each port of the request, whose end the client
+learns from that of the WebSocket.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.protocol.model.sessions import Connection
-from bridge.serving.spdy import CANCEL, REFUSED_STREAM, Data, Open, Reset, SpdyError
+from bridge.serving.spdy import CANCEL, REFUSED_STREAM, Data, Open, Reset
 from bridge.serving.spdy_connection import SpdyConnection
+from bridge.serving.streaming import WRITE_TIMEOUT
+from bridge.serving.upgrade import ProtocolViolationError
+from bridge.serving.websocket_connection import WebSocketConnection
 from bridge.telemetry.metrics import FORWARDED_CONNECTIONS, PORT_BYTES, PORT_CONNECTIONS
+from controllers.kubelet.command_request import is_port
 
 log = logging.getLogger(__name__)
 
-_BY_CLIENT = "closed by the client"
+_BY_CLIENT, _BY_PORT = "closed by the client", "reset by the port"
 MOST_INPUT = 64 * 1024
 MOST_CONNECTIONS = 1024
 """Connections of one server; a pod has an eighth of them at most."""
@@ -39,44 +45,46 @@ class PortForward:
     """The connections of one client to one pod.
 
     ``connect`` connects to a port. ``enter`` takes a share for a connection, and returns the function that releases it.
-    ``about``: the pod, pool and user, for the log.
+    ``about``: the pod, pool and user, for the log. ``most``: the connections that the client can open; 0: any number.
     """
 
     def __init__(
         self,
-        spdy: SpdyConnection,
+        client: SpdyConnection | WebSocketConnection,
         connect: Connect,
         enter: Enter,
         about: Mapping[str, str],
         uid: str,
+        most: int = 0,
     ) -> None:
-        self._spdy, self._connect, self._enter = spdy, connect, enter
+        self._most, self._ended = most, itertools.count(1)
+        self._client, self._connect, self._enter = client, connect, enter
         self._about, self._uid = about, uid
         self._error_streams: dict[str, int] = {}
         self._connections: dict[int, ForwardedConnection] = {}
-        self._is_over = False
+        self._over = threading.Event()
 
     def run(self) -> str:
         """Serve until the client ends the connection; return why it has ended, for the log."""
         end = "the client disconnected"
         try:
-            for frame in self._spdy.frames():
+            for frame in self._client.frames():
                 if isinstance(frame, Open):
                     self._open(frame)
                 elif (connection := self._connections.get(frame.stream)) is not None:
                     connection.take(frame)
         except OSError as error:
             end = f"{end}: {error}"
-        except SpdyError as error:
+        except ProtocolViolationError as error:
             end = f"the client violated the protocol: {error}"
         finally:
             self.close()
-            self._spdy.abort()
+            self._client.abort()
         return end
 
     def close(self) -> None:
         """End all connections; any thread may call it."""
-        self._is_over = True
+        self._over.set()
         for connection in list(self._connections.values()):
             connection.close()
 
@@ -91,28 +99,42 @@ class PortForward:
             and len(self._error_streams) < STREAMS
         )
         if not is_port(port) or not (is_first or (kind == DATA and request in self._error_streams)):
-            self._spdy.reset(frame.stream, REFUSED_STREAM)
+            self._client.reset(frame.stream, REFUSED_STREAM)
             return
-        self._spdy.accept(frame.stream)
+        self._client.accept(frame.stream)
         if is_first:
             self._error_streams[request] = frame.stream
             return
         connection = ForwardedConnection(
-            self._spdy, self._error_streams.pop(request), frame.stream, int(port), self._about, self._uid
+            self._client, self._error_streams.pop(request), frame.stream, int(port), self._about, self._uid
         )
         self._connections[frame.stream] = connection
-        connection.start(self._connect, self._enter, lambda: self._connections.pop(frame.stream, None))
-        if self._is_over:
+        connection.start(self._connect, self._enter, lambda: self._forget(frame.stream))
+        if self._over.is_set():
             connection.close()
+
+    def _forget(self, stream: int) -> None:
+        self._connections.pop(stream, None)
+        if next(self._ended) == self._most:
+            with suppress(OSError):
+                self._client.end()
+            if not self._over.wait(WRITE_TIMEOUT):
+                self._client.abort()
 
 
 class ForwardedConnection:
     """One connection: its streams, and the session at the site once it is open."""
 
     def __init__(
-        self, spdy: SpdyConnection, error: int, data: int, port: int, about: Mapping[str, str], uid: str
+        self,
+        client: SpdyConnection | WebSocketConnection,
+        error: int,
+        data: int,
+        port: int,
+        about: Mapping[str, str],
+        uid: str,
     ) -> None:
-        self._spdy, self._error, self._data, self._port = spdy, error, data, port
+        self._client, self._error, self._data, self._port = client, error, data, port
         self._about, self._uid = about, uid
         self._changed = threading.Condition()
         self._input: deque[bytes] = deque()
@@ -172,7 +194,7 @@ class ForwardedConnection:
             end = f"the client disconnected: {error}"
         except Exception:
             log.exception("a forwarded connection broken off")
-            self._spdy.abort()
+            self._client.abort()
         finally:
             self._end()
             ended()
@@ -195,20 +217,24 @@ class ForwardedConnection:
         sender.start()
         try:
             while data := session.receive():
-                self._spdy.send(self._data, data)
+                self._client.send(self._data, data)
                 self._received += len(data)
                 PORT_BYTES.labels("out").inc(len(data))
             if data is None:
                 if self._is_given_up:
                     return _BY_CLIENT
-                self._spdy.reset(self._data, CANCEL)
-                self._spdy.send(self._error, b"", end=True)
-                return "reset by the port"
+                if self._client.ends_streams:
+                    self._client.reset(self._data, CANCEL)
+                    self._client.send(self._error, b"", end=True)
+                else:
+                    self._client.send(self._error, _BY_PORT.encode())
+                return _BY_PORT
             # kubectl waits for the end of both streams before it ends its own direction
-            self._spdy.send(self._data, b"", end=True)
-            self._spdy.send(self._error, b"", end=True)
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_over or (self._is_input_ended and not self._input))
+            self._client.send(self._data, b"", end=True)
+            self._client.send(self._error, b"", end=True)
+            if self._client.ends_streams:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_over or (self._is_input_ended and not self._input))
             return "closed by the port"
         finally:
             self._end()
@@ -241,12 +267,7 @@ class ForwardedConnection:
         pod = self._about["pod"]
         text = f"error forwarding port {self._port} to pod {pod}, uid {self._uid}: {error.with_hint}"
         try:
-            self._spdy.send(self._error, text.encode(), end=True)
-            self._spdy.send(self._data, b"", end=True)
+            self._client.send(self._error, text.encode(), end=True)
+            self._client.send(self._data, b"", end=True)
         except OSError:
             log.debug("the client has disconnected before an error", extra=kv(error=error))
-
-
-def is_port(text: str) -> bool:
-    """Return whether a text is the number of a port."""
-    return text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 2**16

@@ -18,8 +18,9 @@ from bridge.serving.http_error import AnswerError
 from bridge.serving.spdy_connection import SpdyConnection
 from bridge.serving.streaming import LIMIT, ON_HANG_UP
 from bridge.serving.upgrade import Duplex, switch_protocols
+from bridge.serving.websocket_connection import WEBSOCKET, port_connection
 from bridge.telemetry.metrics import PORT_CONNECTIONS
-from controllers.kubelet.command_request import port_form
+from controllers.kubelet.command_request import port_form, requested_ports
 from controllers.kubelet.containers import check_pod_running
 from controllers.kubelet.port_forward import MOST_CONNECTIONS, STREAMS, PortForward
 
@@ -50,6 +51,7 @@ class PortSessions:
     def _open(self, pod: Pod, pool: Pool, connect: Callable[[Pod, int], Connection], user: str) -> flask.Response:
         metadata = pod["metadata"]
         form = port_form(flask.request.method, flask.request.headers)
+        ports = requested_ports(flask.request.args.getlist("port")) if form.upgrade == WEBSOCKET else ()
         check_pod_running(pod, pool.job(metadata["uid"]))
         namespace, uid = metadata["namespace"], metadata["uid"]
         about = {"pod": f"{namespace}/{metadata['name']}", "pool": pool.name, "user": user}
@@ -58,11 +60,12 @@ class PortSessions:
 
         def serve(duplex: Duplex) -> None:
             forward = PortForward(
-                SpdyConnection(duplex, STREAMS),
+                port_connection(duplex, ports) if ports else SpdyConnection(duplex, STREAMS),
                 lambda port: connect(pod, port),
                 lambda: self._connection_shares.enter(namespace, uid),
                 about,
                 uid,
+                len(ports),
             )
             forwards.append(forward)
             log.info("port-forward ended", extra=kv(**about, end=forward.run()))

@@ -11,9 +11,11 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
+import kubernetes
 import pytest
+from kubernetes.stream import portforward
 
 from bridge.errors import SiteUnknownOutcomeError
 from cluster.polling import eventually
@@ -167,3 +169,23 @@ def test_a_client_that_is_killed_closes_its_connections(
         eventually(lambda: len(connections.opened) == 2)
         process.kill()
         eventually(lambda: all(each.is_closed for each in connections.opened))
+
+
+def test_the_python_client(site: Site, connections: LocalConnections, server: int) -> None:
+    """Its WebSocket goes through the API server to the kubelet."""
+    api = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(str(site.cluster.kubeconfig)))
+    name, closed = site.pod(), free_block(1)
+    ports = portforward(api.connect_get_namespaced_pod_portforward, name, NAMESPACE, ports=f"{server},{closed}")
+    large = bytes(range(256)) * (SIZE // 256)
+    request = f"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(large)}\r\n\r\n".encode()
+    with closing(ports), closing(ports.socket(server)) as client:
+        client.settimeout(30)
+        sender = threading.Thread(target=client.sendall, args=(request + large,))
+        sender.start()
+        answer = b""
+        while data := client.recv(2**16):
+            answer += data
+        sender.join()
+    assert answer.partition(b"\r\n\r\n")[2] == large
+    text = f"error forwarding port {closed} to pod {NAMESPACE}/{name}, uid {site.uid(name)}: connection refused"
+    assert ports.error(closed).startswith(text) and not ports.error(server)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from werkzeug.datastructures import Headers
 
 from bridge.serving.http_error import AnswerError
-from controllers.kubelet.command_request import command_request, stream_form
+from controllers.kubelet.command_request import command_request, requested_ports, stream_form
 
 SPDY = {
     "Connection": "Upgrade",
@@ -88,3 +88,24 @@ def test_other_requests_are_refused(method: str, changes: dict[str, str], status
     with pytest.raises(AnswerError, match=words) as error:
         stream_form(method, Headers({**SPDY, **changes}))
     assert error.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("values", "ports"),
+    [
+        (["80"], (80,)),
+        (["80,443", "1"], (80, 443, 1)),
+        ([], "has 0 ports; allowed: 1 to 64"),
+        (["80,"], "''"),
+        (["http"], "'http': must be a number from 1 to 65535"),
+        (["65536"], "'65536'"),
+        ([",".join(["80"] * 65)], "has 65 ports; allowed: 1 to 64"),
+    ],
+)
+def test_the_ports_of_a_websocket(values: list[str], ports: tuple[int, ...] | str) -> None:
+    if isinstance(ports, tuple):
+        assert requested_ports(values) == ports
+        return
+    with pytest.raises(AnswerError, match=ports) as error:
+        requested_ports(values)
+    assert error.value.status == 400

@@ -21,11 +21,13 @@ from prometheus_client import REGISTRY
 from bridge.errors import ShareExceededError, SiteUnknownOutcomeError
 from bridge.serving.spdy_connection import SpdyConnection
 from bridge.serving.upgrade import Duplex
+from bridge.serving.websocket_connection import port_connection
 from cluster.polling import eventually
 from controllers.kubelet import port_forward
 from controllers.kubelet.port_forward import STREAMS, PortForward
 from tests.fakes.local_connection import LocalConnections
 from tests.fakes.spdy_client import SpdyClient
+from tests.fakes.websocket_client import WebSocketClient
 
 POD = {"pod": "ns/a", "pool": "one", "user": "jane"}
 
@@ -64,6 +66,35 @@ class Server:
             self._listener.shutdown(socket.SHUT_RDWR)  # ends accept()
         for sock in self.accepted:
             sock.close()
+
+
+class WebSocketForwarding:
+    """A client of ``v4.channel.k8s.io``: the data of its first port is stream 0, that of the second one stream 2."""
+
+    def __init__(self, *ports: int) -> None:
+        self.pool, self.end = LocalConnections(), ""
+        ours, theirs = socket.socketpair()
+        theirs.settimeout(10)
+        self.client, self._ours = WebSocketClient(theirs), ours
+        connection = port_connection(Duplex(ours, b"", 60.0), ports)
+        forward = PortForward(connection, lambda port: self.pool({}, port), lambda: lambda: None, POD, "u", len(ports))
+        self.thread = threading.Thread(target=self._run, args=(forward,))
+        self.thread.start()
+        content = self.client.content
+        self.client.read_until(lambda: all(len(content.get(stream, b"")) > 1 for stream in range(2 * len(ports))))
+        for stream, port in enumerate(port for port in ports for _ in range(2)):
+            assert content[stream][:2] == struct.pack("<H", port)
+            content[stream] = content[stream][2:]
+
+    def _run(self, forward: PortForward) -> None:
+        self.end = forward.run()
+        self._ours.close()
+
+    def close(self) -> None:
+        self.client.sock.close()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+        eventually(lambda: all(each.is_closed for each in self.pool.opened), "all connections are closed")
 
 
 class Forwarding:
@@ -236,3 +267,43 @@ def test_a_client_that_disconnects_ends_all(talk: Forwarding, server: Server) ->
     talk.client.sock.close()
     talk.thread.join(10)
     assert talk.end.startswith("the client disconnected")
+
+
+def test_the_last_port_of_a_websocket_ends_it(server: Server) -> None:
+    talk = WebSocketForwarding(int(server.port), int(server.port))
+    try:
+        talk.client.send(0, b"first")
+        talk.client.send(2, b"other")
+        talk.client.read_until(lambda: (talk.client.content[0], talk.client.content[2]) == (b"first", b"other"))
+        one, other = server.accepted
+        one.shutdown(socket.SHUT_RDWR)
+        eventually(lambda: any(each.is_closed for each in talk.pool.opened), "one is closed")
+        other.sendall(b"still")
+        talk.client.read_until(lambda: b"still" in talk.client.content[0] + talk.client.content[2])
+        assert talk.client.closed is None
+        other.shutdown(socket.SHUT_RDWR)
+        talk.client.read_until(lambda: talk.client.closed is not None)
+        assert talk.client.closed == 1000
+    finally:
+        talk.close()
+
+
+def test_a_closed_port_of_a_websocket_is_told(server: Server) -> None:
+    talk = WebSocketForwarding(1, int(server.port))
+    try:
+        talk.client.read_until(lambda: bool(talk.client.content[1]))
+        assert talk.client.content[1].startswith(b"error forwarding port 1 to pod ns/a, uid u: ")
+        talk.client.send(2, b"still")
+        talk.client.read_until(lambda: talk.client.content[2] == b"still")
+    finally:
+        talk.close()
+    assert talk.end == "the client disconnected"
+
+
+def test_a_client_that_does_not_close_its_websocket_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port_forward, "WRITE_TIMEOUT", 0.2)
+    talk = WebSocketForwarding(1)
+    talk.client.read_until(lambda: talk.client.closed is not None)
+    talk.thread.join(10)
+    assert not talk.thread.is_alive()
+    talk.close()

@@ -17,7 +17,7 @@ from bridge.protocol.model.sessions import STDERR, STDOUT, Exit, Output
 from bridge.serving.http_error import AnswerError
 from bridge.serving.spdy import Data, Open
 from bridge.serving.upgrade import Duplex, ProtocolViolationError
-from bridge.serving.websocket_connection import V4, V5, WebSocketConnection, handshake
+from bridge.serving.websocket_connection import V4, V5, command_connection, handshake
 from cluster.polling import eventually
 from tests.fakes.command_conversation import CommandConversation
 from tests.fakes.websocket_client import WebSocketClient
@@ -35,7 +35,7 @@ ASKED = {
 
 class Conversation(CommandConversation[WebSocketClient]):
     def __init__(self, streams: frozenset[str], protocol: str) -> None:
-        super().__init__(WebSocketClient, lambda duplex: WebSocketConnection(duplex, streams, protocol), streams)
+        super().__init__(WebSocketClient, lambda duplex: command_connection(duplex, streams, protocol), streams)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def frames_of(sent: bytes, protocol: str = V5) -> list[object]:
     with ours, theirs:
         theirs.sendall(sent)
         theirs.shutdown(socket.SHUT_WR)
-        return list(WebSocketConnection(Duplex(ours, b"", 5.0), ALL, protocol).frames())
+        return list(command_connection(Duplex(ours, b"", 5.0), ALL, protocol).frames())
 
 
 @given(st.binary(max_size=400))
