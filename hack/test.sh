@@ -128,6 +128,7 @@ run_part() {
     24.11) "$python" -m cluster install --kubernetes 1.34 ;;
     22.05) "$python" -m cluster install --kubernetes 1.32 ;;
     kubernetes) "$python" -m cluster install --kubernetes 1.32 1.37 ;;
+    services) "$python" -m cluster install && "$python" -m cluster.jupyter ;;
     *) "$python" -m cluster install ;;
     esac || { failed+=("the real systems of $part"); return; }
     for suite in unit contract e2e chaos; do

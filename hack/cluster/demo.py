@@ -1,7 +1,7 @@
 """The demonstration in seven scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``; with ``--pools`` the
 story of :mod:`cluster.demo_pools`, with ``--interlink`` that of :mod:`cluster.demo_interlink`, with ``--real-node``
 that of :mod:`cluster.demo_real`, with ``--nunet`` that of :mod:`cluster.demo_nunet`, with ``--kueue`` that of
-:mod:`cluster.demo_kueue`.
+:mod:`cluster.demo_kueue`, with ``--notebook`` that of :mod:`cluster.demo_notebook`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import demo_interlink, demo_kueue, demo_nunet, demo_pools, demo_real, places
+from cluster import demo_interlink, demo_kueue, demo_notebook, demo_nunet, demo_pools, demo_real, places
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.polling import eventually
@@ -193,49 +194,84 @@ def tell(state: Path, slurm: str) -> tuple[Cluster, Callable[[], ColocatedStory]
     return cluster, begin
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A story: what it shows, its real systems and scenes; ``up``: options of ``up.sh`` for the reader's trials."""
+
+    about: str
+    systems: str
+    tell: Callable[[Path, argparse.Namespace], tuple[Cluster, Callable[[], Story]]]
+    up: str | None = None
+
+
+_PLANE = "kube-apiserver, kube-controller-manager"
+_SITES = "nats-server, a site with Slurm {site_slurm}, a site without"
+KINDS = {
+    "": Kind(
+        "run pods on Slurm", f"{_PLANE}, kwok, Slurm {{slurm}}", lambda state, options: tell(state, options.slurm), ""
+    ),
+    "pools": Kind(
+        "show pools: remote sites over NATS",
+        f"{_PLANE}, kwok, Slurm {{slurm}}, {_SITES}",
+        lambda state, options: demo_pools.tell(state, options.slurm, options.site_slurm),
+        " --pools",
+    ),
+    "interlink": Kind(
+        "show interLink: its own programs, podbridge's plugin and hub",
+        f"{_PLANE}, interLink's virtual kubelet and API server, a site with Slurm {{site_slurm}}",
+        lambda state, options: demo_interlink.tell(state, options.site_slurm),
+    ),
+    "kueue": Kind(
+        "show Kueue: one queue with local nodes, Slurm and a site",
+        f"{_PLANE}, kwok, Slurm {{slurm}}, kube-scheduler, Kueue, nats-server, a site",
+        lambda state, options: demo_kueue.tell(state, options.slurm),
+        " --kueue --pools local-site",
+    ),
+    "nunet": Kind(
+        "show a NuNet DMS as a pool: a fake DMS over HTTP",
+        "kube-apiserver and kube-controller-manager, with a fake NuNet DMS",
+        lambda state, options: demo_nunet.tell(state),
+    ),
+    "notebook": Kind(
+        "show JupyterHub: its servers are jobs at a site",
+        f"{_PLANE}, {_SITES}, JupyterHub, Chromium",
+        lambda state, options: demo_notebook.tell(state, options.site_slurm),
+    ),
+    "real-node": Kind(
+        "run pods with a kubelet and containerd instead of kwok",
+        f"{_PLANE}, kubelet, containerd, Slurm {{slurm}}",
+        lambda state, options: demo_real.tell(state, options.slurm),
+        " --real-node --nodes 1",
+    ),
+}
+"""Option -> the story."""
+
+
 def main() -> int:
     """Start a cluster, play the scenes, stop it."""
     parser = argparse.ArgumentParser(description=__doc__)
     versions = list(places.SUITES)
     parser.add_argument("--slurm", default=places.DEFAULT_SLURM, choices=versions)
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--pools", action="store_true", help="show pools: remote sites over NATS")
-    kind.add_argument(
-        "--interlink", action="store_true", help="show interLink: its own programs, podbridge's plugin and hub"
-    )
-    kind.add_argument("--kueue", action="store_true", help="show Kueue: one queue with local nodes, Slurm and a site")
-    kind.add_argument("--nunet", action="store_true", help="show a NuNet DMS as a pool: a fake DMS over HTTP")
-    kind.add_argument("--real-node", action="store_true", help="run pods with a kubelet and containerd instead of kwok")
+    group = parser.add_mutually_exclusive_group()
+    for name in filter(None, KINDS):
+        group.add_argument(
+            f"--{name}", dest="kind", action="store_const", const=name, default="", help=KINDS[name].about
+        )
     parser.add_argument(
-        "--site-slurm", default="24.11", choices=versions, help="Slurm at slurm-site, with --pools or --interlink"
+        "--site-slurm",
+        default="24.11",
+        choices=versions,
+        help="Slurm at slurm-site, with --pools, --interlink or --notebook",
     )
     options = parser.parse_args()
+    kind = KINDS[options.kind]
     state = Path(tempfile.mkdtemp(prefix="podbridge-demo-"))
     state.chmod(0o755)
     began = time.monotonic()
-    more = f", nats-server, a site with Slurm {options.site_slurm}, a site without" if options.pools else ""
-    kubelet = "kubelet, containerd" if options.real_node else "kwok"
-    systems = f"kube-apiserver, kube-controller-manager, {kubelet}, Slurm {options.slurm}{more}"
-    if options.interlink:
-        upstream = "interLink's virtual kubelet and API server"
-        systems = f"kube-apiserver, kube-controller-manager, {upstream}, a site with Slurm {options.site_slurm}"
-    if options.kueue:
-        systems += ", kube-scheduler, Kueue, nats-server, a site"
-    if options.nunet:
-        systems = "kube-apiserver and kube-controller-manager, with a fake NuNet DMS"
+    systems = kind.systems.format(slurm=options.slurm, site_slurm=options.site_slurm)
     print(f"Starting etcd, {systems} and podbridge ...", flush=True)
     try:
-        begin: Callable[[], Story]
-        if options.pools:
-            cluster, begin = demo_pools.tell(state, options.slurm, options.site_slurm)
-        elif options.interlink:
-            cluster, begin = demo_interlink.tell(state, options.site_slurm)
-        elif options.kueue:
-            cluster, begin = demo_kueue.tell(state, options.slurm)
-        elif options.nunet:
-            cluster, begin = demo_nunet.tell(state)
-        else:
-            cluster, begin = (demo_real.tell if options.real_node else tell)(state, options.slurm)
+        cluster, begin = kind.tell(state, options)
         with cluster:
             story = begin()
             print(f"up after {time.monotonic() - began:.0f} s", flush=True)
@@ -249,14 +285,7 @@ def main() -> int:
             print(f"\nShown on real {systems}:")
             for number, title in enumerate(story.shown, 1):
                 print(f"  {number}. {title}")
-            chosen = {
-                " --pools": options.pools,
-                " --real-node --nodes 1": options.real_node,
-                " --kueue --pools local-site": options.kueue,
-            }
-            more = next((words for words, wanted in chosen.items() if wanted), "")
-            again = f"./hack/up.sh{more}"
-            trials = "" if options.interlink or options.nunet else f" To start a cluster for your own trials: {again}"
+            trials = "" if kind.up is None else f" To start a cluster for your own trials: ./hack/up.sh{kind.up}"
             print(f"The demo stops all that it started.{trials}")
             return 0
     except ClusterError as error:

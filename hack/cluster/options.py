@@ -48,6 +48,8 @@ class Options:
     """Slurm's version at ``slurm-site``."""
     site_nodes: int = 2
     """Number of nodes of each site with a Slurm."""
+    site_readable: list[str] = field(default_factory=list)
+    """Folders that the users of sites may read although a folder above them is closed."""
     nats_servers: int = 1
     """Number of NATS servers: three are a cluster, each on a host of its own, with a bucket for the hub."""
     interlink: bool = False
@@ -67,7 +69,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Convert tuples to lists, as in a record that is read, so that options compare equal; check the others."""
-        for name in ("slurm_conf", "apiserver_args", "pools"):
+        for name in ("slurm_conf", "apiserver_args", "pools", "site_readable"):
             object.__setattr__(self, name, list(getattr(self, name)))
         if self.kubernetes not in places.KUBERNETES:
             known = ", ".join(places.KUBERNETES)

@@ -280,7 +280,10 @@ class Parts:
     def _pools(self) -> Pools:
         options = self.options
         port = self._first_port + self._local_ports
-        return Pools(self.state, port, options.pools, options.site_slurm, options.site_nodes, options.nats_servers)
+        readable = [Path(folder) for folder in options.site_readable]
+        return Pools(
+            self.state, port, options.pools, options.site_slurm, options.site_nodes, options.nats_servers, readable
+        )
 
     @property
     def _podbridges(self) -> Podbridges:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,14 @@ class Pools:
     """nats-server and the sites in the folder ``state``; their ports begin at ``first_port``."""
 
     def __init__(
-        self, state: Path, first_port: int, names: Sequence[str], slurm: str, nodes: int, nats_servers: int = 1
+        self,
+        state: Path,
+        first_port: int,
+        names: Sequence[str],
+        slurm: str,
+        nodes: int,
+        nats_servers: int = 1,
+        readable: Sequence[Path] = (),
     ) -> None:
         """Describe them; ``slurm`` is the version of ``slurm-site``, ``nodes`` the number of each Slurm site's.
 
@@ -44,7 +52,7 @@ class Pools:
         self.ports = nats.PORTS if names else 0
         for name in names:
             site = _SITES[name](name, state / "sites" / name, first_port + self.ports, slurm, nodes)
-            self.sites[name] = site
+            self.sites[name] = dataclasses.replace(site, readable=tuple(readable))
             self.ports += site.ports
 
     def needs(self) -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,6 +39,8 @@ class Site:
     name: str
     folder: Path
     first_port: int
+    readable: Sequence[Path] = field(default=(), kw_only=True)
+    """Folders that its user may read although a folder above them is closed, besides those of podbridge."""
 
     batch: ClassVar[str] = "local"
 
@@ -109,7 +111,7 @@ class Site:
         users = {USER: self.uid}
         views.write_accounts(Path("/"), self.folder / "etc", users, views.MACHINE)
         views.write_accounts(self.root, self.folder / "etc", users)
-        needed = [Path(sys.prefix), Path(sys.base_prefix), places.CHECKOUT]
+        needed = [Path(sys.prefix), Path(sys.base_prefix), places.CHECKOUT, *self.readable]
         if self.root != Path("/"):
             needed.append(self.root)
         own = {"PATH": f"{SEEN_AS}/bin:/usr/bin:/bin", "HOME": f"{SEEN_AS}/home", "USER": USER, "LOGNAME": USER}
@@ -178,8 +180,17 @@ class SlurmSite(Site):
     @property
     def setup(self) -> SlurmSetup:
         """Its Slurm, in the site's own folder."""
-        root, users = debian.slurm_root(self.version), {USER: self.uid}
-        return SlurmSetup(self.version, self.folder, root, self.nodes, SIZE, self.first_port, users=users, rest=False)
+        return SlurmSetup(
+            self.version,
+            self.folder,
+            debian.slurm_root(self.version),
+            self.nodes,
+            SIZE,
+            self.first_port,
+            users={USER: self.uid},
+            rest=False,
+            readable=self.readable,
+        )
 
     @property
     def root(self) -> Path:
@@ -273,7 +284,7 @@ class CondorSite(Site):
         """Write all but credentials and configuration into an empty folder."""
         super().write()
         self.setup.write()
-        _program(self.enter, views.root_view(self.folder, self.root, self.variables))
+        _program(self.enter, views.root_view(self.folder, self.root, self.variables, readable=self.readable))
 
     def run_root(self, *argv: str, input: str | None = None, check: bool = True) -> str:
         """Run a program as root where jobs run."""

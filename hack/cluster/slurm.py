@@ -69,6 +69,8 @@ class SlurmSetup:
     """Address besides the loopback at which slurmrestd listens."""
     first: Size | None = None
     """Size of the first node if it differs from the others."""
+    readable: Sequence[Path] = ()
+    """Folders that the users of jobs may read although a folder above them is closed."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -221,7 +223,7 @@ class SlurmSetup:
         # each slurmd creates the same socket there: of two that start at once, one fails
         own = 'mkdir -p "$R/run/slurm"; mount -t tmpfs slurmd "$R/run/slurm"'
         first = f'if [ "$1" = slurmd ]; then {own}; fi'
-        return views.root_view(self.folder, self.root, self.variables, first=first)
+        return views.root_view(self.folder, self.root, self.variables, first=first, readable=self.readable)
 
 
 def node_names(count: int) -> list[str]:

@@ -35,13 +35,24 @@ def write_accounts(root: Path, folder: Path, users: Mapping[str, int], prefix: s
         folder.joinpath(f"{prefix}{name}").write_text(known + "".join(line.format(*user) for user in users.items()))
 
 
-def root_view(folder: Path, root: Path, variables: dict[str, str], run: bool = True, first: str = "") -> str:
+def root_view(
+    folder: Path,
+    root: Path,
+    variables: dict[str, str],
+    run: bool = True,
+    first: str = "",
+    readable: Sequence[Path] = (),
+) -> str:
     """Write the script with which root runs a program that sees ``folder`` at ``/srv`` of ``root``.
 
     ``folder`` holds ``etc/passwd``, ``etc/group`` and, with ``run``, the content of ``/run``. ``first`` is a
-    command that runs before, in which ``$R`` is the root and ``$1`` the program.
+    command that runs before, in which ``$R`` is the root and ``$1`` the program. With ``readable``, all users see these
+    folders, and nothing else in closed folders (``/root``) above them.
     """
-    lines = _mounts(root, str(folder), run)
+    lines = []
+    if readable:
+        lines = [f"mount --bind {_q(folder)} {SEEN_AS}", *_opened([*readable, root])]
+    lines += _mounts(root, SEEN_AS if readable else str(folder), run)
     if root != Path("/"):
         lines += [first] if first else []
         lines.append('at=$PWD; cd "$R"; /usr/sbin/pivot_root . .; umount -l .; cd "$at" 2>/dev/null || cd /tmp')
@@ -71,21 +82,28 @@ def user_view(folder: Path, uid: int, needed: Sequence[Path], variables: dict[st
     """
     lines = [f"mount --bind {_q(folder)} {SEEN_AS}"]
     lines += [f"mount --bind {SEEN_AS}/etc/{MACHINE}{name} /etc/{name}" for name in ACCOUNTS]
-    kept = {path: closed for path in dict.fromkeys(needed) if (closed := _closed(path))}
-    if kept:
-        lines.append(f"mount -t tmpfs -o mode=755 kept {SEEN_AS}/mnt")
-        for number, path in enumerate(kept):
-            lines.append(f"mkdir {SEEN_AS}/mnt/{number}; mount --rbind {_q(path)} {SEEN_AS}/mnt/{number}")
-        lines += [f"mount -t tmpfs -o mode=755 closed {_q(closed)}" for closed in dict.fromkeys(kept.values())]
-        for number, path in enumerate(kept):
-            lines.append(f"mkdir -p {_q(path)}; mount --move {SEEN_AS}/mnt/{number} {_q(path)}")
-        lines.append(f"umount {SEEN_AS}/mnt")
+    lines += _opened(needed)
     if root != Path("/"):
         lines += _mounts(root, SEEN_AS, run=True)
     words = " ".join(f"{key}={_q(value)}" for key, value in variables.items())
     lines.append(f"cd {SEEN_AS}")
     lines.append(f'exec env -i {words} setpriv --reuid={uid} --regid={uid} --clear-groups "$@"')
     return _script("Runs a program as the user of this site.", lines)
+
+
+def _opened(needed: Sequence[Path]) -> list[str]:
+    """Return the commands after which closed folders contain the folders ``needed`` and nothing else, for all users."""
+    kept = {path: closed for path in dict.fromkeys(needed) if (closed := _closed(path))}
+    if not kept:
+        return []
+    lines = [f"mount -t tmpfs -o mode=755 kept {SEEN_AS}/mnt"]
+    for number, path in enumerate(kept):
+        lines.append(f"mkdir {SEEN_AS}/mnt/{number}; mount --rbind {_q(path)} {SEEN_AS}/mnt/{number}")
+    lines += [f"mount -t tmpfs -o mode=755 closed {_q(closed)}" for closed in dict.fromkeys(kept.values())]
+    for number, path in enumerate(kept):
+        lines.append(f"mkdir -p {_q(path)}; mount --move {SEEN_AS}/mnt/{number} {_q(path)}")
+    lines.append(f"umount {SEEN_AS}/mnt")
+    return lines
 
 
 def _mounts(root: Path, folder: str, run: bool) -> list[str]:

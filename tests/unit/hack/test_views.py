@@ -48,6 +48,18 @@ def test_what_lies_in_closed_folders_is_kept_and_the_rest_of_them_hidden(tmp_pat
     assert "own secrets" not in inner(text)
 
 
+def test_users_of_another_root_see_only_the_readable_part_of_closed_folders(tmp_path):
+    closed = tmp_path / "closed"
+    for name in ("venv", "root"):
+        (closed / name).mkdir(parents=True)
+    closed.chmod(0o700)
+    above = next(path for path in reversed((closed / "venv").parents) if not path.stat().st_mode & 0o001)
+    text = inner(views.root_view(tmp_path / "site", closed / "root", {}, readable=[closed / "venv"]))
+    order = [f"closed {above}", f"mkdir -p {closed / 'venv'}", f"mkdir -p {closed / 'root'}", "pivot_root"]
+    assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
+    assert "closed" not in inner(views.root_view(tmp_path / "site", Path("/"), {}))
+
+
 def test_the_user_begins_with_an_empty_environment():
     text = inner(views.user_view(Path("/site"), 123, [], {"PATH": "/srv/bin", "HOME": "/srv/home dir"}))
     assert "exec env -i PATH=/srv/bin HOME='/srv/home dir' setpriv --reuid=123 --regid=123 --clear-groups" in text
