@@ -200,7 +200,7 @@ class PodReconciler:
             entry.listed(job, self._clock.monotonic())
             record.note(uid, entry)
             if pod is not None:
-                self._actor.tell_occurrences(pod, job, entry)
+                self._actor.reports.occurrences(pod, job, entry)
         action = virtual_pod_decide.decide(self._view(record, uid, pod, job, entry))
         if pod is not None and pods.has_error(pod):
             self._report(record, pod, "")

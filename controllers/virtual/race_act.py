@@ -15,7 +15,6 @@ from bridge.errors import (
     SiteError,
     SiteRefusedError,
 )
-from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.logs import kv
@@ -24,6 +23,7 @@ from bridge.protocol.model.jobs import JobStatus
 from bridge.telemetry.metrics import RACE_GRANT_SECONDS, RACE_PLACES
 from bridge.workload import places, pods, remote_gangs
 from controllers.virtual import race_decide
+from controllers.virtual.pod_reports import PodReports
 from controllers.virtual.pod_state import Cancellation, Entry, Pod
 from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.volume_act import VolumeActor
@@ -47,7 +47,7 @@ class RaceActor:
     def __init__(
         self,
         kube: KubeClient,
-        events: EventRecorder,
+        reports: PodReports,
         reader: ReferenceReader,
         volumes: VolumeActor,
         clock: Clock,
@@ -55,7 +55,7 @@ class RaceActor:
         submit_timeout: float,
         wait: float,
     ) -> None:
-        self._kube, self._events, self._reader, self._clock = kube, events, reader, clock
+        self._kube, self._reports, self._reader, self._clock = kube, reports, reader, clock
         self._volumes = volumes
         self._check_leadership = check_leadership
         self._submit_timeout, self._wait = submit_timeout, wait
@@ -85,17 +85,13 @@ class RaceActor:
         entry.offers, entry.offered_at = entry.offers + 1, now
         self._volumes.submitted(prepared_pod, pool, objects, entry, answer, sent_at, refresh_in)
         RACE_PLACES.labels(pool.name, "offered").inc()
-        self._events.event(pod, places.OFFERED, places.offered_note(pool.name, answer.job_id or answer.job))
+        self._reports.offered(pod, pool.name, answer)
         log.info("place offered", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
 
     def _refused(self, pod: Pod, pool: Pool, entry: Entry, reason: str, text: str) -> None:
         entry.not_before = self._clock.monotonic() + REFUSED_AGAIN
-        key = f"{places.REFUSED} {reason}"
-        if key not in entry.reported_events:
-            entry.reported_events |= {key}
+        if self._reports.refused(pod, pool.name, entry, reason, text):
             RACE_PLACES.labels(pool.name, "refused").inc()
-            note = places.refused_note(pool.name, f"{reason}: {text}")
-            self._events.event(pod, places.REFUSED, note, warning=True)
 
     def claim(self, pod: Pod, ticket: str, pool: Pool, entry: Entry) -> None:
         """Send the Binding with the grant for this ticket. After a conflict, the pod is read from the API server."""
@@ -133,7 +129,7 @@ class RaceActor:
         RACE_PLACES.labels(pool.name, "granted").inc()
         if entry.asked_at is not None:
             RACE_GRANT_SECONDS.observe(self._clock.monotonic() - entry.asked_at)
-        self._events.event(pod, "BridgeGranted", f"pool {pool.name} was the first to start a job of the pod")
+        self._reports.granted(pod, pool.name)
         log.info("place granted", extra=kv(pod=pods.key(pod), pool=pool.name, ticket=ticket))
 
     def current(self, pod: Pod) -> Pod | None:

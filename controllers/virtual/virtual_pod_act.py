@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from bridge import names
@@ -40,11 +39,11 @@ from bridge.workload.kinds.kind import annotation
 from controllers.brakes import mark_patch
 from controllers.virtual import (
     hub_status,
-    pod_reports,
     race_decide,
     virtual_pod_actions,
     virtual_pod_decide,
 )
+from controllers.virtual.pod_reports import PodReports
 from controllers.virtual.pod_state import Cancellation, Entry, Pod
 from controllers.virtual.race_act import RaceActor
 from controllers.virtual.reference_reader import ReferenceReader
@@ -75,17 +74,16 @@ class PodActor:
         grant_wait: float = 60.0,
     ) -> None:
         self._kube = kube.fenced(check_leadership)
-        self._volumes = VolumeActor(events, reader, clock, check_leadership)
+        reports = self.reports = PodReports(events, clock)
+        self._volumes = VolumeActor(reports, reader, clock, check_leadership)
         self._race = RaceActor(
-            self._kube, events, reader, self._volumes, clock, check_leadership, submit_timeout, grant_wait
+            self._kube, reports, reader, self._volumes, clock, check_leadership, submit_timeout, grant_wait
         )
-        self._events = events
         self._reader = reader
         self._clock = clock
         self._check_leadership = check_leadership
         self._address = address
         self._submit_timeout = submit_timeout
-        self._event_once = partial(pod_reports.event_once, events)
 
     def act(self, action: virtual_pod_actions.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
         """Carry out one action. A failure sets the entry's back-off, and becomes an Event of the pod once."""
@@ -104,8 +102,7 @@ class PodActor:
             if isinstance(error, KubeInvalidError) and isinstance(action, virtual_pod_actions.Write):
                 entry.refused, entry.refused_until = action.job, entry.not_before
             if isinstance(error, SiteError | MissingReferenceError | UnexpectedError) and pod is not None:
-                text = f"waiting for the site: {error.with_hint}" if isinstance(error, SiteError) else error.with_hint
-                self._event_once(entry, pod, "BridgeWaiting", text, topic=error.reason, warning=True)
+                self.reports.waiting(pod, entry, error, topic=error.reason)
             raise
         entry.failures = 0
 
@@ -177,7 +174,7 @@ class PodActor:
                 answer = self._send(prepared_pod, objects, pool, entry)
         except MissingReferenceError as error:
             self._back_off(entry, error)
-            self._event_once(entry, pod, "BridgeWaiting", error.with_hint, warning=True)
+            self.reports.waiting(pod, entry, error)
             status = hub_status.waiting(pod, error.reason, error.with_hint, self._address, self._clock.time())
             self._patch(pod, cache, hub_status.patch(pod.get("status") or {}, status))
             return
@@ -234,7 +231,7 @@ class PodActor:
         # after the answer: a request without one is repeated after the back-off, not after CANCEL_AGAIN
         entry.cancellation = Cancellation(pod["metadata"].get("deletionTimestamp") or "", self._clock.monotonic())
         if job is not None:
-            self._event_once(entry, pod, "BridgeCancelled", f"pool {pool.name} cancels job {job.job_id}")
+            self.reports.cancelled(pod, pool.name, entry, job)
 
     def _orphan(self, job: JobStatus, pool: Pool, entry: Entry) -> None:
         """Cancel or delete a job without a pod, if the API server itself, not only the cache, has no such pod."""
@@ -267,31 +264,15 @@ class PodActor:
         else:
             log.warning("job without a pod cancelled", extra=extra)
 
-    def tell_occurrences(self, pod: Pod, job: JobStatus, entry: Entry) -> None:
-        """Write Events about failed probes and hooks, and containers that were killed."""
-        pod_reports.tell_occurrences(self._events, pod, job, entry, self._clock.time())
-
     # --- on the pod ---------------------------------------------------------------------------------------------------
     def _write(self, action: virtual_pod_actions.Write, entry: Entry, cache: Cache) -> None:
         """Write status and job id in one patch: the API server accepts annotations with a status."""
-        pod, job = action.pod, action.job
+        pod = action.pod
         written = self._patch(pod, cache, action.patch, action.job_id)
         if written:
-            pod_reports.trace_end(pod, action.status, action.job, self._clock.time())
+            self.reports.trace_end(pod, action.status, action.job)
         entry.written_at = self._clock.monotonic()
-        reason = ": ".join(part for part in (job.reason, job.message) if part)
-        if action.job_id is not None:
-            pool_and_job = action.job_id.replace("/", " has it as job ", 1)
-            self._events.event(pod, "BridgeSubmitted", f"pool {pool_and_job}{entry.note}")
-        if job.phase == "queued" and reason:
-            self._event_once(entry, pod, "BridgeQueued", reason, topic=job.reason)
-        phase = action.status.get("phase")
-        if phase == "Running" and (pod.get("status") or {}).get("phase") != "Running":
-            detail = f": {job.message}" if job.message else ""
-            self._events.event(pod, "BridgeStarted", f"runs on {job.host or 'the site'}{detail}")
-        if phase == "Failed" and action.status.get("reason"):
-            text = f"{action.status['reason']}: {action.status.get('message', '')}"
-            self._events.event(pod, "BridgeFailed", text, warning=True)
+        self.reports.written(pod, action.job, action.status, action.job_id, entry)
 
     def _patch(self, pod: Pod, cache: Cache, status: dict[str, Any], job_id: str | None = None) -> bool:
         """Write a part of the status; return whether the API server has accepted it."""
@@ -315,7 +296,7 @@ class PodActor:
         pod = action.pod
         # the final status first: the Job of a deleted pod counts its last phase
         if self._patch(pod, cache, action.patch):
-            pod_reports.trace_end(pod, action.status, action.job, self._clock.time())
+            self.reports.trace_end(pod, action.status, action.job)
         if names.POOL_FINALIZER in (pod["metadata"].get("finalizers") or ()):
             self._release(pod, cache)
         # grace period 0 removes the pod at once: no kubelet would confirm the end of its containers
@@ -339,8 +320,8 @@ class PodActor:
         status = hub_status.failed(pod, reason, message, self._address, self._clock.time())
         written = self._patch(pod, cache, hub_status.patch(pod.get("status") or {}, status))
         if written:
-            pod_reports.trace_end(pod, status, None, self._clock.time())
-        self._events.event(pod, event, f"{reason}: {message}", warning=True)
+            self.reports.trace_end(pod, status, None)
+        self.reports.failed(pod, event, reason, message)
         log.info("pod failed", extra=kv(pod=pods.key(pod), reason=reason, message=message[:200]))
 
     def _back_off(self, entry: Entry, error: BridgeError) -> None:

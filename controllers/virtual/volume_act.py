@@ -13,7 +13,6 @@ from dataclasses import replace
 from bridge.clock import Clock
 from bridge.core.job_lifecycle import NEVER
 from bridge.errors import SiteError
-from bridge.kube.events import EventRecorder
 from bridge.kube.rate_limit import TokenBucket
 from bridge.pools.pool_interface import Pool, RefreshesFiles
 from bridge.protocol.model.jobs import JobStatus
@@ -21,6 +20,7 @@ from bridge.protocol.model.requests import VolumeFile
 from bridge.script import references, volume_files
 from bridge.script.references import Objects
 from bridge.script.volume_files import CurrentFiles
+from controllers.virtual.pod_reports import PodReports
 from controllers.virtual.pod_state import Entry, ObjectKey, Pod, SentFiles
 from controllers.virtual.reference_reader import ReferenceReader, Reread, keys_of, versions_of
 
@@ -55,9 +55,9 @@ class VolumeActor:
     """Sends the files of volumes. ``check_leadership`` raises LostLeadershipError."""
 
     def __init__(
-        self, events: EventRecorder, reader: ReferenceReader, clock: Clock, check_leadership: Callable[[], None]
+        self, reports: PodReports, reader: ReferenceReader, clock: Clock, check_leadership: Callable[[], None]
     ) -> None:
-        self._events, self._reader, self._clock = events, reader, clock
+        self._reports, self._reader, self._clock = reports, reader, clock
         self._check_leadership = check_leadership
         self._limit = TokenBucket(UNITS, 4 * UNITS, clock)
 
@@ -129,7 +129,7 @@ class VolumeActor:
             refresh_in = tokens.refresh_in
             entry.refresh_at = None if refresh_in is None else self._clock.monotonic() + refresh_in
         for problem in (*reread.problems, *current.problems):
-            self._report_once(pod, entry, problem)
+            self._reports.files_kept(pod, entry, problem)
 
     def _wait_for_bytes(self, files: Sequence[VolumeFile]) -> float:
         """Reserve the sending of large files; return the seconds to wait before."""
@@ -148,14 +148,7 @@ class VolumeActor:
         except SiteError as error:
             if error.retryable:
                 raise
-            self._report_once(pod, entry, error.with_hint, topic=error.reason)
-
-    def _report_once(self, pod: Pod, entry: Entry, problem: str, *, topic: str = "") -> None:
-        key = f"BridgeFilesKept {topic or problem}"
-        if key not in entry.reported_events:
-            entry.reported_events |= {key}
-            text = f"files of volumes keep their content at the site: {problem}"
-            self._events.event(pod, "BridgeFilesKept", text, warning=True)
+            self._reports.files_kept(pod, entry, error.with_hint, topic=error.reason)
 
 
 def _keys_to_read(pod: Pod, sent: SentFiles | None, stale: frozenset[ObjectKey]) -> frozenset[ObjectKey]:

@@ -211,7 +211,7 @@ def test_what_happens_in_a_container_becomes_events_as_a_kubelet_writes_them(wor
         happened("rm -rf", "a job can write anything"),
         happened("Unhealthy", "of no container", container="other"),
     ):
-        world.actor.tell_occurrences(pod(), job, world.entry)
+        world.actor.reports.occurrences(pod(), job, world.entry)
     assert world.events.told == [("Unhealthy", failed), ("Unhealthy", failed), ("Killing", killed)]
     assert [about[1:] for about in world.events.about] == [
         ("spec.containers{main}", urgent) for urgent in (True, True, False)
@@ -220,12 +220,12 @@ def test_what_happens_in_a_container_becomes_events_as_a_kubelet_writes_them(wor
 
 def test_a_new_leader_does_not_tell_old_occurrences_again(world):
     now = world.clock.time()
-    world.actor.tell_occurrences(pod(), happened("Unhealthy", "old", at=now - 400), world.entry)
+    world.actor.reports.occurrences(pod(), happened("Unhealthy", "old", at=now - 400), world.entry)
     assert world.events.told == []
-    world.actor.tell_occurrences(pod(), happened("Unhealthy", "old", 2, at=now), world.entry)
+    world.actor.reports.occurrences(pod(), happened("Unhealthy", "old", 2, at=now), world.entry)
     assert world.events.told == [("Unhealthy", "old")]
     world.entry = Entry()
-    world.actor.tell_occurrences(pod(), happened("Unhealthy", "young", at=now - 20), world.entry)
+    world.actor.reports.occurrences(pod(), happened("Unhealthy", "young", at=now - 20), world.entry)
     assert world.events.told == [("Unhealthy", "old"), ("Unhealthy", "young")]
 
 

@@ -12,6 +12,7 @@ from bridge.errors import KubeConflictError
 from bridge.protocol.model.jobs import JobStatus
 from bridge.workload import places, pods, remote_gangs
 from controllers.virtual import race_decide
+from controllers.virtual.pod_reports import PodReports
 from controllers.virtual.pod_state import Entry
 from controllers.virtual.race_act import RaceActor
 from tests import builders
@@ -73,7 +74,9 @@ class World(MemoryHub):
             return  # the site waits for all pods
         pod: Any = self.kube.get(f"{PODS}/{pods.uid(min(together, key=rank_of))}")
         pool: Any = type("Pool", (), {"name": POOL})
-        actor = RaceActor(self.kube, RecordedEvents(), None, None, self.clock, lambda: None, 30, 60)  # type: ignore[arg-type]
+        actor = RaceActor(
+            self.kube, PodReports(RecordedEvents(), self.clock), None, None, self.clock, lambda: None, 30, 60
+        )  # type: ignore[arg-type]
         self.run(lambda: actor.claim(pod, "t", pool, Entry()))
 
     def nodes_of(self) -> dict[str, str]:

@@ -22,6 +22,7 @@ from bridge.protocol.model.jobs import JobStatus
 from bridge.workload import links, places, pods, remote_gangs
 from bridge.workload.remote_gangs import Place
 from controllers.virtual import race_decide
+from controllers.virtual.pod_reports import PodReports
 from controllers.virtual.pod_state import Entry
 from controllers.virtual.race_act import RaceActor
 from tests import builders
@@ -153,7 +154,16 @@ class Places(RuleBasedStateMachine):
         self.in_flight: list[tuple[str, Any]] = []
         self.next_is_late = False
         self.send, self.hub.kube.create = self.hub.kube.create, self.bind  # type: ignore[method-assign]
-        actor = RaceActor(self.hub.kube, RecordedEvents(), None, None, self.hub.clock, lambda: None, 30, 60)  # type: ignore[arg-type]
+        actor = RaceActor(
+            self.hub.kube,
+            PodReports(RecordedEvents(), self.hub.clock),
+            None,
+            None,
+            self.hub.clock,
+            lambda: None,
+            30,
+            60,
+        )  # type: ignore[arg-type]
         self.actor = actor
         if closed:
             self.set_pool(closed, ready=False)
