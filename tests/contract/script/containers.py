@@ -68,7 +68,7 @@ class SidHome(Home):
     """The same in the root folder that has apptainer. ``/media`` is that folder once more: an image with programs."""
 
     def way_in(self) -> list[str]:
-        install.ensure(added=("apptainer", "bindfs", "squashfuse"))
+        install.ensure(added=("apptainer", "bindfs", "squashfuse", "python3"))
         root = debian.added_root("apptainer")
         (self.folder / "etc").mkdir()
         views.write_accounts(root, self.folder / "etc", {})

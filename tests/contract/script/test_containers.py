@@ -38,8 +38,8 @@ def test_a_pod(site):
     """Init container, two containers, volumes of every access, folder, message and exit code."""
     spec = spec_of(
         site.shell(
-            "pwd; cat /disk/x /c/key /one/key /sub/id; echo no >/c/key; echo no >/one/key; touch /ro/no;"
-            "touch /sub/yes /written; [ -e /sub/yes -a -e /written ] && echo yes; ls /disk/x; pwd",
+            "pwd; cat /disk/x /c/key /one/key /sub/id; exec 2>/errors; (echo no >/c/key); (echo no >/one/key); touch /ro/no;"
+            "touch /sub/yes; [ -e /sub/yes ] && echo yes; ls /disk/x; pwd; grep -c 'ead-only file system' /errors",
             workingDir="/disk/sub",
             volumeMounts=[
                 *MOUNT["volumeMounts"],
@@ -56,10 +56,9 @@ def test_a_pod(site):
     job = site.run(spec, objects=OBJECTS)
     lines = job.log().splitlines()
     own = "0" if site.kind == "podman" else str(NOBODY)
-    assert [line for line in lines if "o such" not in line and "can't create" not in line and "touch:" not in line] == [
-        "/disk/sub", "first", "hello", "hello", own, "yes", "/disk/x", "/disk/sub",
+    assert lines == [
+        "/disk/sub", "first", "hello", "hello", own, "yes", "/disk/x", "/disk/sub", "3",
     ], job.everything()  # fmt: skip
-    assert sum("ead-only file system" in line for line in lines) == 3, job.everything()
     ends = {name: job.ended(name) for name in ("init", "main", "other")}
     assert {name: (end["exitCode"], end["reason"]) for name, end in ends.items()} == {
         "init": (0, "Completed"),
@@ -93,11 +92,6 @@ def test_a_client_is_attached_to_a_container(site):
         site.shell(f"{text}; exit 3", name="with-tty", stdin=True, tty=True),
     )
     job = site.job(spec).start()
-    if site.kind == "apptainer":  # its machine has no Python
-        job.wait()
-        assert job.ended()["reason"] == "ContainerCannotRun"
-        assert "stdin and tty need python3" in job.log()
-        return
     for name in ("main", "with-tty"):
         job.eventually(lambda name=name: job.state(name).get("state") == "running")
     client = job.beside("console", "main", "", "", "1")
@@ -388,7 +382,7 @@ def test_a_sub_path_of_what_others_write(site):
         mount("disk", "/new", "deep/new"),
         mount("disk", "/l", "l"),
     ]
-    text = "cat /d/file /f /l/file; touch /d/x /new/y; echo no >/f; id -u"
+    text = "cat /d/file /f /l/file; touch /d/x /new/y; (echo no >/f) 2>/dev/null || id -u"
     probe = {"exec": {"command": ["test", "-e", "/d/file"]}, "periodSeconds": 1}
     other = site.shell("sleep 2", name="other", **MOUNT)
     job = site.job(
@@ -398,8 +392,9 @@ def test_a_sub_path_of_what_others_write(site):
     job.eventually(lambda: (job.folder / "scratch/disk/deep/new/y").exists())
     assert (job.folder / "scratch/disk/d/x").exists()
     assert job.wait() == 0, job.everything()
-    lines = [line for line in job.log().splitlines() if "ead-only" not in line]
-    assert lines == ["one", "one", "one", "0" if site.kind == "podman" else str(NOBODY)], job.everything()
+    assert job.log().splitlines() == ["one", "one", "one", "0" if site.kind == "podman" else str(NOBODY)], (
+        job.everything()
+    )
 
 
 @pytest.mark.parametrize("home", ["apptainer"], indirect=True)

@@ -563,3 +563,14 @@ def test_oom_of_one_container_is_begun_again(ordinary, python):
     )
     job = ordinary.run({**DISK, "restartPolicy": "OnFailure", "containers": [container]})
     assert job.state("main")["last"]["reason"] == "OOMKilled" and job.pod()["phase"] == "Succeeded"
+
+
+def test_a_terminal_on_a_machine_without_python_is_refused(site):
+    """Of its programs, all but Python are there."""
+    programs = site.home_for_host_path()
+    for path in (*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()):
+        if not path.name.startswith("python") and not (programs / path.name).is_symlink():
+            (programs / path.name).symlink_to(path)
+    job = site.run(spec_of(site.shell("true", tty=True)), environment={"PATH": str(programs)})
+    assert job.ended()["reason"] == "ContainerCannotRun"
+    assert "stdin and tty need python3" in job.log()
