@@ -39,8 +39,10 @@ beside() {
         "$how" "$i" "$@"
         exit
     fi
-    end_with "$file" </dev/null >/dev/null 2>&1 &
-    ender=$!
+    ender=$(
+        end_with "$file" </dev/null >/dev/null 2>&1 &
+        echo "$!"
+    )
     trap ':' INT QUIT
     if [[ ! $TTY && -t 1 ]]; then
         # srun --unbuffered gives the step terminals, to which tar, for one, writes nothing
@@ -69,9 +71,11 @@ beside() {
     exit 0
 }
 
-# end_with FILE: end this session once FILE.over exists: who started it is gone, perhaps before it began.
+# end_with FILE: end this session once FILE.over exists, since who started it is gone, perhaps before it began; or once its
+# first process is gone. It is no child of that process: Slurm without cgroups kills the descendants of a step one by one, and
+# misses a command that has just lost its parent.
 end_with() {
-    until list "${1%/*}" && [[ $NAMES == *" ${1##*/}.over "* ]]; do
+    until [[ ! -d /proc/$$ ]] || { list "${1%/*}" && [[ $NAMES == *" ${1##*/}.over "* ]]; }; do
         sleep 1
     done
     trap '' TERM

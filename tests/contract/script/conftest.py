@@ -96,6 +96,8 @@ class Job:
             stderr=subprocess.PIPE,
             env=self._environment,
             start_new_session=True,
+            user=self._user,
+            group=self._user,
         )
 
     def wait(self, timeout: float = 60) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bridge.script.references import Objects
+from tests import processes
 from tests.pod_specs import mounts, spec_of
 
 pytestmark = pytest.mark.real
@@ -309,3 +310,17 @@ def holders(job):
             if path.is_file() and any(word in path.read_bytes() for word in words):
                 found.append(path)
     return found
+
+
+def test_a_command_beside_a_container_ends_with_the_shell_that_started_it(ordinary):
+    """As Slurm without cgroups kills a step: it may miss the command."""
+    job = ordinary.job(spec_of(ordinary.shell("sleep 60"))).start()
+    job.eventually(lambda: job.state("main").get("state") == "running")
+    mark = f"63{os.getpid()}.5"
+    shell = job.beside("session", "main", "", "run/session.1", "sleep", mark)
+    job.eventually(lambda: [pid for pid in processes.with_word(mark) if pid != shell.pid])
+    shell.kill()
+    shell.wait()
+    job.eventually(lambda: not processes.with_word(mark))
+    job.ask_to_stop(0)
+    job.wait()
