@@ -38,8 +38,9 @@ def test_a_pod(site):
     """Init container, two containers, volumes of every access, folder, message and exit code."""
     spec = spec_of(
         site.shell(
-            "pwd; cat /disk/x /c/key /one/key /sub/id; exec 2>/errors; (echo no >/c/key);"
-            "(echo no >/one/key); touch /ro/no /sub/yes; [ -e /sub/yes ] && echo yes; ls /disk/x; pwd; grep -c 'ead-only file system' /errors",
+            "pwd; cat /disk/x /c/key /one/key /sub/id; exec 2>/errors; (echo no >/c/key); (echo no >/one/key);"
+            "touch /ro/no; touch /sub/yes; [ -e /sub/yes ] && echo yes; ls /disk/x; pwd;"
+            "grep -c 'ead-only file system' /errors",
             workingDir="/disk/sub",
             volumeMounts=[
                 *MOUNT["volumeMounts"],
