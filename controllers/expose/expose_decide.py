@@ -177,6 +177,14 @@ def _content(found: Object) -> tuple[Any, ...]:
     return (metadata.get("labels"), owners, *(found.get(key) for key in _SLICE))
 
 
+def families(exposed: Iterable[Exposed], services: Iterable[Object]) -> dict[str, frozenset[str]]:
+    """Return the IP families of the Services that select each pod, by its UID."""
+    found: dict[str, frozenset[str]] = defaultdict(frozenset)
+    for each, service in _selections(exposed, services):
+        found[pods.uid(each.pod)] |= frozenset(service["spec"].get("ipFamilies") or ())
+    return dict(found)
+
+
 def _family(address: str) -> str:
     return "IPv6" if ":" in address else "IPv4"
 

@@ -42,6 +42,9 @@ class ExposedPods(Protocol):
     def find(self, namespace: str, name: str) -> tuple[Object, Pool | None] | None:
         """Return a pod."""
 
+    def follow_services(self, families_of: Callable[[str], Set[str] | None]) -> Callable[[str], None]:
+        """Use the IP families of the Services of a pod; return the function to call after a change."""
+
 
 class Exposure(Loop):
     """Exposes pods. Only the leader opens listeners: the end of its process closes them.
@@ -73,6 +76,8 @@ class Exposure(Loop):
         self._section = shared.config.pools.expose
         self._connections = ExposedConnections(virtual.find)
         self._listeners = Listeners(address or "", self._section.numbers, self._connections.accept, clock)
+        self._families: dict[str, frozenset[str]] | None = None
+        self._decide_again = virtual.follow_services(self._families_of)
         self._silent_after = shared.config.pools.silent_after
         self._seen: set[str] = set()
         self._reported: set[tuple[str, str]] = set()
@@ -116,10 +121,20 @@ class Exposure(Loop):
             exposed, self._services.items(), slices, self._listeners.ports(), self._address, self._manager, self._sure()
         )
         problems += [(action.pod, action.text) for action in actions if isinstance(action, Report)]
+        self._follow(expose_decide.families(exposed, self._services.items()))
         self._report(problems, {pods.uid(each.pod) for each in exposed})
         for action in actions:
             if not isinstance(action, Report):
                 self._submit(action)
+
+    def _families_of(self, uid: str) -> Set[str] | None:
+        return None if self._families is None else self._families.get(uid, frozenset())
+
+    def _follow(self, families: dict[str, frozenset[str]]) -> None:
+        before, self._families = self._families or {}, families
+        for uid in families.keys() | before.keys():
+            if families.get(uid) != before.get(uid):
+                self._decide_again(uid)
 
     def _sure(self) -> Set[str] | None:
         """Return the pods about which to decide while this process does not know all pools yet; ``None``: about all."""

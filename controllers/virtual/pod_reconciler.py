@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from bridge.clock import Clock
 from bridge.core import isolation
@@ -71,6 +71,8 @@ class PodReconciler:
         self._address = address
         self._leading_since = leading_since
         self._check_leadership = check_leadership
+        self.families_of: Callable[[str], Collection[str] | None] = lambda _: frozenset()
+        """Returns the IP families of the Services that select the pod with this UID; ``None``: not known yet."""
         self._queue: WorkQueue[tuple[str, str]] = WorkQueue("virtual-pods", clock=clock)
         self._lock = threading.Lock()
         """Guards these two, and the calls of each pool."""
@@ -101,6 +103,15 @@ class PodReconciler:
     def add(self, pool: str, uid: str) -> None:
         """Queue a pod."""
         self._queue.add((pool, uid))
+
+    def decide_again(self, uid: str) -> None:
+        """Queue a pod although neither it nor its job has changed."""
+        with self._lock:
+            records = list(self._records.values())
+        for record in records:
+            if (entry := record.entries.get(uid)) is not None:
+                entry.settled = None
+                self.add(record.name, uid)
 
     def add_soon(self, pool: str, uid: str) -> None:
         """Queue a pod whose job has changed, after a short delay."""
@@ -234,7 +245,9 @@ class PodReconciler:
         may_fail = uid in brake.allowed
         is_held = brake.engaged and uid in brake.missing and not may_fail
         racer = record.racer(uid) if pod is None else None
-        return PodView(pod, job, entry, view, self._clock.monotonic(), self._clock.time(), may_fail, is_held, racer)
+        families = self.families_of(uid)
+        now, time = self._clock.monotonic(), self._clock.time()
+        return PodView(pod, job, entry, view, now, time, may_fail, is_held, racer, families)
 
     def _new_entry(self, pod: Pod | None, pool: Pool | None) -> Entry:
         entry = Entry()

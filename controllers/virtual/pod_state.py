@@ -6,7 +6,7 @@ on the API server again. All times are monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,7 +182,8 @@ class PodView:
     """One pod (``None`` if no pod has the UID), its job in the pool's view, and its entry.
 
     ``may_fail``: the brake lets the pod fail for a lost job. ``held``: the engaged brake holds the pod. ``racer``: the
-    pod with the UID that has no node, but a place at this pool.
+    pod with the UID that has no node, but a place at this pool. ``families``: see
+    :func:`~bridge.protocol.model.pod_status.pod_status`.
     """
 
     pod: Pod | None
@@ -194,3 +195,4 @@ class PodView:
     may_fail: bool = True
     held: bool = False
     racer: Pod | None = None
+    families: Collection[str] | None = frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -115,6 +115,11 @@ class VirtualNodes(Loop):
         for record in list(self._records.values()):
             if record.usable:
                 yield from ((pod, record.pool) for pod in record.cache.picked().values())
+
+    def follow_services(self, families_of: Callable[[str], Collection[str] | None]) -> Callable[[str], None]:
+        """Choose ``podIP`` by the IP families of a pod's Services; return the function to call after a change."""
+        self._reconciler.families_of = families_of
+        return self._reconciler.decide_again
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers. The caller starts the pools."""

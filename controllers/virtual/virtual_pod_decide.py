@@ -131,7 +131,7 @@ def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
         # the status first: its end is in the record that the site deletes
         return _write(view, pod, job) or forget
     if job is not None and job.phase == "ended":
-        status = statuses.pod_status(pod, job, view.pool.address, view.time)
+        status = statuses.pod_status(pod, job, view.pool.address, view.time, view.families)
         return Remove(pod, status, hub_status.patch(pod.get("status") or {}, status), job)
     if _holds_nothing(view, pod, job):
         status = hub_status.failed(pod, "Deleted", "", view.pool.address, view.time)
@@ -213,7 +213,7 @@ def _refresh(view: PodView, pod: Pod) -> Refresh | Wait | None:
 
 def _write(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
     before = pod.get("status") or {}
-    status = statuses.pod_status(pod, job, view.pool.address, view.time)
+    status = statuses.pod_status(pod, job, view.pool.address, view.time, view.families)
     patch = hub_status.patch(before, status)
     recorded_id, job_id = remote_job(pod), None
     # a site may learn the id of the batch system later; until then, the job is named by the UID

@@ -138,6 +138,7 @@ class KubeSetup:
                 # high enough not to limit a measurement
                 *("--kube-api-qps=500", "--kube-api-burst=1000"),
                 *(f"--cert-dir={self.folder}", "--concurrent-job-syncs=10"),
+                "--horizontal-pod-autoscaler-sync-period=5s",
                 *self.controller_manager_args,
             ]
         if self.scheduler:
@@ -186,7 +187,8 @@ class KubeSetup:
             f"--cert-dir={self.folder}",
             *(f"--tls-cert-file={file('apiserver.crt')}", f"--tls-private-key-file={file('apiserver.key')}"),
             f"--client-ca-file={file('ca.crt')}",
-            *("--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--allow-privileged"),
+            *("--authorization-mode=Node,RBAC", "--allow-privileged"),
+            "--service-cluster-ip-range=10.0.0.0/24,fd00:10::/112",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={file('service-account.key')}",
             f"--service-account-signing-key-file={file('service-account.key')}",

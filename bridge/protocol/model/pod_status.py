@@ -10,7 +10,7 @@ It follows the rules of the kubelet:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bridge import job_ends
@@ -24,17 +24,21 @@ Status = dict[str, Any]
 UNKNOWN_END = "ContainerStatusUnknown"
 KILLED = 137
 MESSAGE = 1024
-_V6_NOWHERE, _V4_NOWHERE = "100::", "192.0.0.8"
+_NOWHERE = {"IPv6": "100::", "IPv4": "192.0.0.8"}
 """``podIP`` of a pod that Services reach, since clients such as KubeSpawner wait for one: the prefix for discarded
-packets (RFC 6666), the dummy address (RFC 7600). The family is not that of the cluster, so the controllers of
+packets (RFC 6666), the dummy address (RFC 7600). The family is one that the Services do not have, so the controllers of
 EndpointSlices and Endpoints ignore it. Other pods have none: that of the machine belongs to something else in the
 cluster."""
 _PLAIN = frozenset({"", "Completed", "Error", "Succeeded", "Failed"})
 """Reasons of a job that add nothing to the exit codes of its containers."""
 
 
-def pod_status(pod: Pod, job: JobStatus, host_ip: str, now: float) -> Status:
+def pod_status(
+    pod: Pod, job: JobStatus, host_ip: str, now: float, families: Collection[str] | None = frozenset()
+) -> Status:
     """Return the status of a pod for a state of its job. ``now``: seconds since 1970.
+
+    ``families``: ``IPv4`` and ``IPv6``, as far as Services that select the pod have them; ``None``: not known yet.
 
     It has the fields that a kubelet owns. ``qosClass`` and conditions of other components are absent.
     """
@@ -54,12 +58,19 @@ def pod_status(pod: Pod, job: JobStatus, host_ip: str, now: float) -> Status:
     if init:
         status["initContainerStatuses"] = init
     if phase == "Running" and exposure.is_exposed(pod):
-        address = _V4_NOWHERE if ":" in host_ip else _V6_NOWHERE
-        status["podIP"], status["podIPs"] = address, [{"ip": address}]
+        is_known = families is not None or last_status.get("phase") != phase
+        address = _nowhere(host_ip, families or ()) if is_known else last_status.get("podIP")
+        if address:
+            status["podIP"], status["podIPs"] = address, [{"ip": address}]
     if phase == "Failed" and job.reason not in _PLAIN:
         status["reason"], status["message"] = job.reason[:128], job.message[:MESSAGE]
     status["conditions"] = _conditions(pod, job, phase, init, main, now)
     return status
+
+
+def _nowhere(host_ip: str, families: Collection[str]) -> str | None:
+    order = ("IPv4", "IPv6") if ":" in host_ip else ("IPv6", "IPv4")
+    return next((_NOWHERE[family] for family in order if family not in families), None)
 
 
 # --- containers -------------------------------------------------------------------------------------------------------

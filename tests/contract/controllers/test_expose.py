@@ -174,6 +174,23 @@ def test_a_service_reaches_a_pod_until_it_ends(exposed):
         fetch(address, port)
 
 
+def test_no_service_has_an_endpoint_that_leads_nowhere(exposed):
+    """Kubernetes' own controller writes one for each family of a Service of which the pod has an address."""
+    pod = exposed.pod("families")
+    seen = lambda: exposed.place.get(pod)["status"].get("podIP")  # noqa: E731
+    eventually(lambda: seen() == "100::", "the family of IPv4 Services is avoided")
+    service = exposed.service("families", ipFamilyPolicy="RequireDualStack")
+    eventually(lambda: seen() is None, "no address")
+    exposed.endpoint(service)
+    own = lambda: exposed.slices(service, KUBERNETES)  # noqa: E731
+    eventually(lambda: len(own()) == 2 and all(not each.get("endpoints") for each in own()), "both slices are empty")
+    exposed.place.admin.delete(SERVICES.path_of(service))
+    only = exposed.service("families", ipFamilyPolicy="SingleStack", ipFamilies=["IPv6"])
+    eventually(lambda: seen() == "192.0.0.8", "the family of IPv6 Services is avoided")
+    eventually(lambda: "see spec.ipFamilies" in str(exposed.place.events(pod, "BridgeNotExposed")))
+    assert not exposed.slices(only)
+
+
 def test_the_slice_follows_service_and_annotation(exposed):
     place, pod = exposed.place, exposed.pod("follow", text="true")
     service = exposed.service("follow")

@@ -197,6 +197,12 @@ def test_a_new_leader_keeps_the_slices_of_pods_that_it_does_not_know_yet():
     assert expose_decide.decide([], [service()], [found], {}, HUB, "podbridge", {"u1"}) == [Delete(found)]
 
 
+def test_the_families_of_all_services_of_a_pod():
+    exposed = [Exposed(pod(), (8888,)), Exposed(pod("q", "u2", labels={"app": "other"}), (80,)), Exposed(pod(uid="u3"))]
+    services = [service(ipFamilies=["IPv4"]), service("t", ipFamilies=["IPv6", "IPv4"])]
+    assert expose_decide.families(exposed, services) == {"u1": {"IPv4", "IPv6"}}
+
+
 def test_a_ports_number_is_free_when_no_slice_has_it():
     found = stored(made([(pod(), (8888,))], [service()]))
     assert expose_decide.used_ports([found, {"metadata": {}}]) == {20000}

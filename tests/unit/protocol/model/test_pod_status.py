@@ -219,6 +219,24 @@ def test_only_an_exposed_pod_that_runs_has_an_address_and_it_leads_nowhere():
         assert (status["podIP"], status["podIPs"]) == (address, [{"ip": address}])
 
 
+@pytest.mark.parametrize(
+    ("families", "before", "address"),
+    [
+        ({"IPv4"}, {}, "100::"),
+        ({"IPv6"}, {}, "192.0.0.8"),
+        ({"IPv4", "IPv6"}, {"phase": "Running", "podIP": "100::"}, None),
+        (None, {}, "100::"),
+        (None, {"phase": "Running", "podIP": "192.0.0.8"}, "192.0.0.8"),
+        (None, {"phase": "Running"}, None),
+    ],
+)
+def test_the_address_has_a_family_that_no_service_has(families, before, address):
+    exposed = pod(status=before)
+    exposed["metadata"]["annotations"] = {"bridge.vk.io/expose": "80"}
+    status = statuses.pod_status(exposed, job("running", running()), HOST, NOW, families)
+    assert status.get("podIP") == address
+
+
 def test_readiness_gates_are_waited_for():
     gated = pod(readinessGates=[{"conditionType": "example.com/g"}])
     assert conditions(made(gated, job("running", running())))["Ready"] == ("False", "ReadinessGatesNotReady")
