@@ -81,7 +81,7 @@ def has_event(written: ReportedCondition | None, reason: str) -> bool:
     return written is None or written.reason != reason
 
 
-def told(written: ReportedCondition | None, reason: str) -> ReportedCondition:
+def after_event(written: ReportedCondition | None, reason: str) -> ReportedCondition:
     """Return the record after an Event without a condition, which follows at once, and without a second Event."""
     if written is not None and written.reason == reason:
         return written
@@ -115,27 +115,27 @@ def waits_for(state: GroupState) -> str:
 
 # --- why --------------------------------------------------------------------------------------------------------------
 def unexpected(group: Group, error: Exception) -> Wait:
-    """Report a defect in the decision about a group."""
+    """Report a defect in the decision about a group, and return it as the reason of its wait."""
     reported = isolation.report("scheduler", group.key, error)
     return Wait(reported.reason, str(reported))
 
 
-def is_present(group: Group, count: int, needed: int = 0, more: str = "") -> Wait:
-    """So many members are present; by default, the minimum is needed."""
+def too_few(group: Group, count: int, needed: int = 0, more: str = "") -> Wait:
+    """Return the wait for more members: ``count`` are present; by default, the minimum is needed."""
     owner = f" of {group.ref.kind} {group.ref.name}" if group.ref is not None else ""
     return Wait("GangIncomplete", f"{count} of {needed or group.minimum} pods{owner} are present{more}")
 
 
 def incomplete(group: Group) -> Wait | None:
-    """The group has less waiting members than its minimum; ``None`` if it may start."""
+    """Return the wait of a group that has less waiting members than its minimum; ``None`` if it may start."""
     present = len(group.waiting)
     if present < group.minimum and (present := present + group.succeeded()) < group.minimum:
-        return is_present(group, present)
+        return too_few(group, present)
     return None
 
 
 def awaits_alike(seconds: float) -> Wait:
-    """Members without slots differ, so others may come that request the same."""
+    """Return the wait of members without slots that differ: others may come that request the same."""
     return Wait(
         "GangIncomplete",
         f"the pods request different resources: podbridge waits {seconds:.0f} s for more pods of the group",
@@ -143,35 +143,35 @@ def awaits_alike(seconds: float) -> Wait:
 
 
 def ending(count: int, job: str = "the last Slurm job of this group") -> Wait:
-    """Members of the last job have not ended: members of two jobs would run at the same time."""
+    """Return the wait for the members of the last job, which would run at the same time as those of the next."""
     return Wait("GangEnding", f"{count} pods of {job} have not ended yet")
 
 
 def full(job: str, more: str = "") -> Wait:
-    """Every place of a job has a pod."""
+    """Return the wait of a member for which a job has no place."""
     return Wait("GangFull", f"every place of {job} is taken by another pod{more}")
 
 
 def differs(text: str) -> Wait:
-    """The pod requests something else than the members of the job."""
+    """Return the wait of a pod that requests something else than the members of the job."""
     return Wait("GangDiffers", f"the pod requests other resources {text}")
 
 
 def differs_from_next(job: str = "job") -> Wait:
-    """The pod requests something else than the members of the next job."""
+    """Return the wait of a pod that requests something else than the members of the next job."""
     text = f"the next {job} of the group is for members that request other resources or settings than the pod"
     return Wait("GangDiffers", text)
 
 
 def failed(state: GroupState, now: float) -> Wait | None:
-    """The last submission has failed, or the last job could not be used; ``None`` if another one may be submitted."""
+    """Return the wait after a failed submission or an unusable job; ``None`` if another one may be submitted."""
     if state.failure is None or now >= state.failure.retry_at:
         return None
     return Wait(state.failure.reason, state.failure.message)
 
 
 def no_answer(error: str) -> Wait:
-    """Slurm does not answer."""
+    """Return the wait for an answer of Slurm."""
     return Wait("SlurmUnavailable", f"Slurm does not answer: {error}")
 
 
@@ -185,28 +185,28 @@ SILENT = Wait("", "")
 
 
 def pending(job: Job, waited: float, now: float) -> Wait:
-    """The job has been pending for ``waited`` seconds; ``now`` is in seconds since 1970."""
+    """Return the wait for a job that has been pending for ``waited`` seconds; ``now`` is in seconds since 1970."""
     if waited < (TELL_AFTER if job.reason else TELL_UNKNOWN_AFTER):
         return SILENT
     return Wait("SlurmPending", job_words.waiting(job, now))
 
 
 def node_starting(job_id: int, missing: str) -> Wait:
-    """Slurm starts an allocated node, or its kubelet is not ready."""
+    """Return the wait for a node that Slurm starts, or whose kubelet is not ready."""
     return Wait("SlurmNodeStarting", f"Slurm job {job_id} is allocated; {missing}")
 
 
 def of_job(job_id: int, wait: Wait) -> Wait:
-    """The wait of a member whose job is allocated."""
+    """Return the wait of a member whose job is allocated."""
     return Wait(wait.reason, f"Slurm job {job_id}: {wait.message}")
 
 
 def no_room(message: str, *, may_open: bool) -> Wait:
-    """No pool takes the pods: none now if one ``may_open``, or else none at all."""
+    """Return the wait for a pool: none takes the pods now if one ``may_open``, or else none at all."""
     return Wait("NoRoomNow" if may_open else "Unschedulable", message)
 
 
 def racing(places: Sequence[str], refused: str) -> Wait:
-    """The pod is queued at several places."""
+    """Return the wait of a pod that is queued at several places."""
     text = f"queued at {', '.join(places) or 'no pool'}"
     return Wait("Racing", f"{text}; not {refused}" if refused else text)

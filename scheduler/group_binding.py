@@ -60,7 +60,7 @@ def decide(
     if job.parts and not started and present >= needed > len(assigned):
         return [CancelAndResubmit(group, job.job_id, member_places.OTHERS.format(job.job_id))], state
     if started + len(assigned) < needed:
-        wait = conditions.is_present(group, started + len(assigned), needed, f"; Slurm job {job.job_id} is allocated")
+        wait = conditions.too_few(group, started + len(assigned), needed, f"; Slurm job {job.job_id} is allocated")
         wait_actions = conditions.due_with_job(view, group, job.job_id, _placed(group, assigned), wait)
         actions, state = keep_job(view, group, state, job, wait_actions, wait.message)
         return waits + actions, state

@@ -127,5 +127,5 @@ class PodWriter:
         """Write a warning about the job of a pod; the condition with this reason that follows gets no second Event."""
         self._events.event(pod, reason, message, warning=True)
         self._states.update(
-            pods.uid(pod), lambda state: replace(state, condition=conditions.told(state.condition, reason))
+            pods.uid(pod), lambda state: replace(state, condition=conditions.after_event(state.condition, reason))
         )

@@ -1,11 +1,10 @@
 """The groups of pods in the cache, and the objects of those whose members wait.
 
-Users correct ``minMember``, or delete and create a PodGroup meanwhile.
-
-Admission writes the minimum and the UID of the object on a pod when it is created. The objects of groups of which no
-member runs are read again from time to time. The present minimum counts until the job is submitted. If another object
-has the name of the group, its members join that one (:class:`scheduler.group_actions.Join`): else they wait for members
-that are created for the other object.
+Users correct ``minMember``, or delete a PodGroup and create it again, while its pods wait. Admission writes the minimum
+and the UID of the object on a pod when it is created. The objects of groups of which no member runs are read again from
+time to time. The present minimum counts until the job is submitted. If another object has the name of the group, its
+members join that one (:class:`scheduler.group_actions.Join`): else they wait for members that are created for the other
+object.
 """
 
 from __future__ import annotations

@@ -40,26 +40,26 @@ class PodReports:
 
     # --- before and at the submission ---------------------------------------------------------------------------------
     def waiting(self, pod: Pod, entry: Entry, error: BridgeError, *, topic: str = "") -> None:
-        """The pod waits, because a request to its site has failed or an object is missing."""
+        """Report that the pod waits: a request to its site has failed, or an object is missing."""
         text = f"waiting for the site: {error.with_hint}" if isinstance(error, SiteError) else error.with_hint
         self._once(entry, pod, "BridgeWaiting", text, topic=topic)
 
     def offered(self, pod: Pod, pool: str, job: JobStatus) -> None:
-        """A pod that races has a job at a pool."""
+        """Report that a pod that races has a job at a pool."""
         self._events.event(pod, places.OFFERED, places.offered_note(pool, job.job_id or job.job))
 
     def refused(self, pod: Pod, pool: str, entry: Entry, reason: str, text: str) -> bool:
-        """A pool has refused a pod that races; return whether this is news."""
+        """Report that a pool has refused a pod that races; return whether this is news."""
         note = places.refused_note(pool, f"{reason}: {text}")
         return self._once(entry, pod, places.REFUSED, note, topic=reason)
 
     def granted(self, pod: Pod, pool: str) -> None:
-        """A pod that races is bound to a pool."""
+        """Report that a pod that races is bound to a pool."""
         self._events.event(pod, "BridgeGranted", f"pool {pool} was the first to start a job of the pod")
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
     def written(self, pod: Pod, job: JobStatus, status: Mapping[str, Any], job_id: str | None, entry: Entry) -> None:
-        """A new status was written; ``job_id``: with another id of the job, ``<pool>/<id>``."""
+        """Report what has changed with a written status; ``job_id``: the new id of the job, ``<pool>/<id>``."""
         if job_id is not None:
             pool_and_job = job_id.replace("/", " has it as job ", 1)
             self._events.event(pod, "BridgeSubmitted", f"pool {pool_and_job}{entry.note}")
@@ -74,15 +74,15 @@ class PodReports:
             self.failed(pod, "BridgeFailed", status["reason"], status.get("message", ""))
 
     def cancelled(self, pod: Pod, pool: str, entry: Entry, job: JobStatus) -> None:
-        """The site has accepted the cancellation of the job."""
+        """Report that the site has accepted the cancellation of the job."""
         self._once(entry, pod, "BridgeCancelled", f"pool {pool} cancels job {job.job_id}", warning=False)
 
     def failed(self, pod: Pod, event: str, reason: str, message: str) -> None:
-        """The pod has failed."""
+        """Report that the pod has failed."""
         self._events.event(pod, event, f"{reason}: {message}", warning=True)
 
     def files_kept(self, pod: Pod, entry: Entry, problem: str, *, topic: str = "") -> None:
-        """The files of volumes could not be replaced."""
+        """Report that files of volumes could not be replaced."""
         text = f"files of volumes keep their content at the site: {problem}"
         self._once(entry, pod, "BridgeFilesKept", text, topic=topic or problem)
 

@@ -52,9 +52,9 @@ def test_a_condition_that_differs_only_in_its_message_is_written_seldom(written,
 
 def test_after_a_warning_the_condition_with_its_reason_is_written_at_once_without_a_second_event():
     before = ReportedCondition("A", "x", 999.0)
-    record = conditions.told(before, "B")
+    record = conditions.after_event(before, "B")
     assert not conditions.has_event(record, "B")
-    assert conditions.told(record, "B") is record
+    assert conditions.after_event(record, "B") is record
     state = GroupState(condition=record)
     view = SimpleNamespace(states={"u1": state}, now=1000.0)
     assert conditions.due(view, [pod("u1")], Wait("B", "why"))
