@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from websockets.sync.client import connect
 
 from bridge import names
 from bridge.apps.hub.hub_pools import HubPools
@@ -51,6 +52,16 @@ class Server(http.server.ThreadingHTTPServer):
 Server(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
+WEBSOCKET_SERVER = """
+import sys
+from websockets.sync.server import serve
+def echo(client):
+    for message in client:
+        client.send(message)
+with serve(echo, "127.0.0.1", int(sys.argv[1])) as server:
+    server.serve_forever()
+"""
+
 
 class RealSite:
     """The hub's parts for pools, and a site that runs jobs as processes of this machine."""
@@ -79,12 +90,12 @@ class RealSite:
         self.kube.close()
         assert self.supervisor.failure is None
 
-    def pod(self, label, port):
+    def pod(self, label, port, program=SERVER):
         container = {
             "name": "main",
             "image": "none",
             "ports": [{"name": "http", "containerPort": port}],
-            "command": [sys.executable, "-c", SERVER, str(port)],
+            "command": [sys.executable, "-c", program, str(port)],
             "readinessProbe": {"tcpSocket": {"port": port, "host": "127.0.0.1"}, "periodSeconds": 1},
             "lifecycle": {"preStop": {"sleep": {"seconds": 3}}},
         }
@@ -174,6 +185,24 @@ def test_a_service_over_local_and_site_pods_loses_no_request_while_one_ends(real
     site.admin.delete(PODS.path_of(other), {"gracePeriodSeconds": 0})
     eventually(lambda: not site.ready(service), "no endpoints")
     eventually(lambda: not processes.with_word(str(first + 1)), "no server is left")
+    site.stop()
+
+
+def test_a_websocket(real_site):
+    site, port = real_site(), free_block(1)
+    one = site.pod("websocket", port, WEBSOCKET_SERVER)
+    service = site.service("websocket")
+    eventually(lambda: site.ready(service), "an endpoint", 30)
+    (address,) = site.ready(service)
+    large = bytes(range(256)) * 4000
+    with connect("ws://{}:{}".format(*address)) as client:
+        for message in ("hello", large):
+            client.send(message)
+            assert client.recv(20) == message
+        assert client.ping().wait(20)
+    assert client.close_code == 1000
+    site.admin.delete(PODS.path_of(one), {"gracePeriodSeconds": 0})
+    eventually(lambda: not site.ready(service), "no endpoints")
     site.stop()
 
 

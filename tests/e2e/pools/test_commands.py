@@ -83,6 +83,11 @@ def test_exit_code_output_and_what_the_container_has(pools_world, running):
         assert [one.result()[:2] for one in several] == [(0, b"0\n"), (0, b"1\n"), (0, b"2\n")]
 
 
+def test_what_a_command_leaves_in_the_background_does_not_delay_its_end(pools_world, running):
+    """It keeps the output open: podbridge, or at a Slurm the script, waits for at most 5 seconds."""
+    assert enter(pools_world, running, "sh", "-c", "sleep 300 & echo done")[:2] == (0, b"done\n")
+
+
 def test_files_are_copied_in_both_directions(pools_world, running, tmp_path):
     there = f"{running['metadata']['name']}:/tmp/podbridge-{os.getpid()}-{running['metadata']['uid']}"
     (tmp_path / "in").write_bytes(os.urandom(LOTS))
@@ -91,6 +96,12 @@ def test_files_are_copied_in_both_directions(pools_world, running, tmp_path):
     assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
     enter(pools_world, running, "rm", there.partition(":")[2])
     assert enter(pools_world, running, "sh", "-c", "test -t 1 || echo no terminal")[1] == b"no terminal\n"
+
+
+def test_debug_names_exec(pools_world, running):
+    line = words(pools_world, "debug", running["metadata"]["name"], "--image=busybox", "--", "true")
+    told = subprocess.run(line, capture_output=True, timeout=60, text=True).stderr
+    assert "spec.ephemeralContainers: cannot be added to a pod on a pool" in told and "kubectl exec" in told
 
 
 def test_a_terminal(pools_world, running):
