@@ -44,11 +44,13 @@ LABELS = re.compile(
 \1app\.kubernetes\.io/component: (\S+)
 \1app\.kubernetes\.io/version: "{VERSION}"
 \1app\.kubernetes\.io/part-of: podbridge
-\1app\.kubernetes\.io/managed-by: Helm
+(?:\1app\.kubernetes\.io/managed-by: Helm
 \1helm\.sh/chart: podbridge-{VERSION}
-"""
+)?"""
 )
 """The labels of each object; a golden file has one line instead."""
+SOURCE = re.compile(r"(?m)^# (?:Source:|Written by) .*\n")
+CONFIG = chart.CHART.parents[1] / "config"
 SAME = re.compile(r"(?m)^# Source: podbridge/templates/(rbac/(admission|scheduler|controllers)|policies|crds)\.yaml$")
 RELEASE = f"hpc-{os.getpid()}"
 PREFIX = f"{RELEASE}-podbridge"
@@ -80,17 +82,27 @@ def rendered(*names: str) -> str:
     return "---\n".join(each for each in documents if not SAME.search(each))
 
 
+def named(text: str) -> list[tuple[str, str]]:
+    """Return kind, name and text of each document."""
+    documents = SOURCE.sub("", LABELS.sub(r"\1# the labels of \2\n", text)).split("---\n")
+    return [(" ".join(re.findall(r"(?m)^(?:kind|  name): (.*)$", each)[:2]), each) for each in documents]
+
+
 def golden_texts() -> dict[str, str]:
-    """Return the text of each golden file: of an object that an earlier file has, only the differences."""
-    texts, earlier = {}, dict[str, tuple[str, str]]()
+    """Return the text of each golden file: of an object in config/ or an earlier file, only the differences."""
+    earlier = {
+        title: (f"config/{file.name}", each)
+        for file in sorted(CONFIG.glob("*.yaml"))
+        for title, each in named(file.read_text())
+    }
+    texts = {}
     for name, sets in GOLDEN.items():
         shown = []
-        for document in LABELS.sub(r"\1# the labels of \2\n", rendered(*sets)).split("---\n"):
-            title = " ".join(re.findall(r"(?m)^(?:kind|  name): (.*)$", document)[:2])
-            origin, former = earlier.setdefault(title, (name, document))
-            if origin != name:
+        for title, document in named(rendered(*sets)):
+            origin, former = earlier.setdefault(title, (f"{name}.golden", document))
+            if origin != f"{name}.golden":
                 changes = difflib.unified_diff(former.splitlines(), document.splitlines(), n=1, lineterm="")
-                head = f"# {title}: as in {origin}.golden"
+                head = f"# {title}: as in {origin}"
                 document = re.sub(r"@@ .* @@", "@@", "\n".join([head, *list(changes)[2:]]) + "\n")
             shown.append(document)
         texts[name] = "---\n".join(shown)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,11 +25,11 @@ from bridge.core.threads import Supervisor
 from bridge.script.references import Objects
 from tests.builders import site_pod as pod
 from tests.contract.interlink.plugin_process import Client
+from tests.fakes.interlink_bodies import body
 from tests.fakes.pool import FakePool, FakePools
 
 pytestmark = pytest.mark.real
 
-BODIES = Path(__file__).parent / "bodies"
 VICTIM = "5e3c0000-1111-4222-8333-444455556666"
 SECRET = "value-of-another-pod"
 EXAMPLES = 8
@@ -140,7 +138,7 @@ def _replaced(value: Any, path: tuple[Any, ...], leaf: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "name"),
     [
         ("/create", "create_hop_a"),
         ("/create", "create_hop_b"),
@@ -149,10 +147,10 @@ def _replaced(value: Any, path: tuple[Any, ...], leaf: Any) -> Any:
         ("/getLogs", "logs_tail_follow"),
     ],
 )
-def test_a_recorded_body_with_one_wrong_value_is_answered(path: str, body: str, address: str) -> None:
-    told = json.loads((BODIES / f"{body}.json").read_text())
+def test_a_recorded_body_with_one_wrong_value_is_answered(path: str, name: str, address: str) -> None:
+    told = body(name)
     client = Client(address)
-    client.call("POST", "/create", json.loads((BODIES / "create_hop_b.json").read_text()))
+    client.call("POST", "/create", body("create_hop_b"))
     codes = set()
 
     @settings(QUICK, max_examples=200)
@@ -175,7 +173,7 @@ def test_a_recorded_body_with_one_wrong_value_is_answered(path: str, body: str, 
 
 
 def test_a_large_body_is_answered_and_one_above_the_limit_is_refused(address: str) -> None:
-    told = json.loads((BODIES / "create_hop_b.json").read_text())
+    told = body("create_hop_b")
     told["pod"]["metadata"]["uid"] = "00000000-0000-4000-8000-0000000000aa"
     told["container"][1]["configMaps"][0]["data"]["unused"] = "x" * (8 * 2**20)
     assert Client(address).call("POST", "/create", told)[0] == 200

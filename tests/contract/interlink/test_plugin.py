@@ -15,11 +15,10 @@ import pytest
 
 from cluster.polling import eventually
 from tests.contract.interlink.plugin_process import PluginProcess, follow, jobs_of, log_request, make_pod
+from tests.fakes.interlink_bodies import body
 from tests.fakes.virtual_kubelet import phase
 
 pytestmark = pytest.mark.real
-
-BODIES = Path(__file__).parent / "bodies"
 
 
 def test_a_pod_runs_and_its_log_is_followed(plugin: PluginProcess) -> None:
@@ -94,7 +93,7 @@ def test_a_job_survives_a_restart_of_the_plugin(plugin: PluginProcess, tmp_path:
 
 def test_the_recorded_bodies_run(plugin: PluginProcess) -> None:
     client = plugin.client
-    told = json.loads((BODIES / "create_hop_b.json").read_text())
+    told = body("create_hop_b")
     text = json.dumps(told).replace(told["pod"]["metadata"]["uid"], make_pod("")["metadata"]["uid"])
     asked: dict[str, Any] = json.loads(text)
     for container in asked["pod"]["spec"]["initContainers"] + asked["pod"]["spec"]["containers"]:
@@ -155,7 +154,7 @@ def test_the_socket_of_a_running_plugin_is_not_taken(in_process: PluginProcess) 
 
 
 def test_no_secret_is_in_the_log_of_the_plugin(plugin: PluginProcess) -> None:
-    told = json.loads((BODIES / "create_hop_b.json").read_text())
+    told = body("create_hop_b")
     told["pod"]["spec"]["hostPID"] = True
     assert plugin.client.call("POST", "/create", told)[0] == 422
     told["container"][1]["secrets"][0]["data"]["password"] = 5

@@ -1,33 +1,13 @@
 import ipaddress
-import json
 from pathlib import Path
 
-import pytest
 from cryptography import x509
 
-from cluster import pki
 from cluster.kube import KubeSetup
 
 BINARIES = {
     name: Path("/bin") / name for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok")
 }
-
-
-@pytest.mark.parametrize(
-    ("options", "daemons"),
-    [
-        ({}, ["etcd", "kube-apiserver", "kube-controller-manager", "kwok"]),
-        ({"controller_manager": False}, ["etcd", "kube-apiserver", "kwok"]),
-        ({"kwok": False, "controller_manager": False}, ["etcd", "kube-apiserver"]),
-    ],
-)
-def test_daemons_can_be_left_out(options, daemons):
-    assert list(KubeSetup(Path("/k"), 20000, BINARIES, **options).daemons()) == daemons
-
-
-def test_no_two_daemons_share_a_port():
-    text = json.dumps(KubeSetup(Path("/k"), 20000, BINARIES).daemons())
-    assert {port for port in range(20000, 20010) if str(port) in text} == set(range(20000, 20005))
 
 
 def test_audit_is_kept_only_when_asked_for():
@@ -37,11 +17,6 @@ def test_audit_is_kept_only_when_asked_for():
         "--audit-policy-file=/k/audit-policy.yaml",
         "--audit-log-path=/a.log",
     ]
-
-
-def test_an_authority_stays_the_same(tmp_path):
-    first = pki.Authority(tmp_path, "ca").certificate.read_bytes()
-    assert pki.Authority(tmp_path, "ca").certificate.read_bytes() == first
 
 
 def test_pods_reach_the_api_server_only_where_it_is_asked_for(tmp_path):

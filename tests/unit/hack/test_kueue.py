@@ -1,13 +1,9 @@
-import json
-from pathlib import Path
-
 import pytest
 import yaml
 
 from bridge.config.hub import parse
 from cluster import bench_kueue, demo_kueue, kueue, kueue_manifests, tools
 from cluster.errors import ClusterError
-from cluster.slurm import Size
 from controllers.queues import offers, specification
 
 
@@ -19,32 +15,11 @@ def kustomization(folder, **content):
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
 
 
-def setup(folder, gangs=False):
-    manifests = folder / "manifests"
-    manifests.mkdir()
-    hooks = [hook("mpod", ""), hook("mset", "jobset.x-k8s.io"), hook("mray", "ray.io")]
-    configuration = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": "mutating"}, "webhooks": hooks}
-    (manifests / kueue_manifests.WEBHOOKS).write_text(json.dumps([configuration]))
-    (manifests / kueue_manifests.CRDS).write_text(json.dumps([crd("cohorts", "Webhook"), crd("flavors", None)]))
-    return kueue.KueueSetup(folder / "kueue", 20000, Path("/bin/kueue"), manifests, folder / "kubeconfig", gangs)
-
-
 def crd(name, strategy):
     spec = {"group": "g"}
     if strategy:
         spec["conversion"] = {"strategy": strategy, "webhook": {"clientConfig": {"service": {"path": "/convert"}}}}
     return {"metadata": {"name": name}, "spec": spec}
-
-
-@pytest.mark.parametrize(("gangs", "names"), [(False, ["mpod"]), (True, ["mpod", "mset"])])
-def test_webhooks_are_those_of_the_kinds_that_the_cluster_has(tmp_path, gangs, names):
-    made = setup(tmp_path, gangs)
-    made.write()
-    ((_, body),) = made.webhook_objects()
-    assert [item["name"] for item in body["webhooks"]] == names
-    assert body["webhooks"][0]["clientConfig"]["url"] == "https://127.0.0.1:20000/mpod"
-    frameworks = json.loads((made.folder / "kueue.json").read_text())["integrations"]["frameworks"]
-    assert ("jobset.x-k8s.io/jobset" in frameworks) == gangs
 
 
 def test_patches_set_the_conversion_of_crds(tmp_path):
@@ -68,16 +43,6 @@ def test_patches_set_fields_of_webhooks_by_name(tmp_path):
     kustomization(tmp_path, patches=[{"path": "patch.yaml"}])
     with pytest.raises(ClusterError, match="only inline patches are supported"):
         kueue_manifests.webhook_configurations(tmp_path)
-
-
-def test_the_first_queue_has_what_the_nodes_of_slurm_have():
-    _, (_, queue), (path, local) = kueue.first_objects(2, Size(4, 1000, 1))
-    (group,) = queue["spec"]["resourceGroups"]
-    quotas = {item["name"]: item["nominalQuota"] for item in group["flavors"][0]["resources"]}
-    assert quotas == {"cpu": "8", "memory": "2000Mi", "nvidia.com/gpu": "2"}
-    assert group["coveredResources"] == list(quotas)
-    assert path.endswith("/namespaces/slurm-bridge/localqueues")
-    assert local["spec"] == {"clusterQueue": queue["metadata"]["name"]}
 
 
 def test_the_demonstration_has_a_valid_queue_and_valid_jobs():

@@ -5,9 +5,7 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
-from bridge.config import hub
 from cluster import ports, tools
 from cluster.__main__ import main
 from cluster.core import Cluster
@@ -24,14 +22,6 @@ def test_the_file_to_source_puts_this_clusters_tools_first(tmp_path):
     script = f". {shlex.quote(str(state / 'env'))}; echo \"$KUBECONFIG\"; squeue -u 'a b'"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"{state}/it's", "squeue -u a b"]
-
-
-def test_podbridge_understands_its_configuration():
-    made = hub.parse(yaml.safe_dump(tools.podbridge_config("http://127.0.0.1:1", 20000)))
-    assert made.admission.url == "https://127.0.0.1:20000"
-    ports = {made.admission.port, made.serving.health_port, made.serving.metrics_port}
-    assert ports == {20000, 20001, 20002}
-    assert len(ports) < tools.PODBRIDGE_PORTS  # and one for the kubelet's API
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,3 @@
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,14 +5,14 @@ from hypothesis import strategies as st
 from bridge.errors import SiteError
 from bridge.interlink.job_status import NOT_READY, NOT_STARTED, SIDECAR, job_status
 from bridge.interlink.messages import PodStatus
+from tests.fakes.interlink_bodies import body
 
-BODIES = Path(__file__).parents[2] / "contract" / "interlink" / "bodies"
-POD = json.loads((BODIES / "delete.json").read_text())
+POD = body("delete")
 STARTED, FINISHED = 1784019605.0, 1784019635.0
 
 
 def told(name):
-    return PodStatus.model_validate(json.loads((BODIES / f"status_answer_{name}.json").read_text())[0])
+    return PodStatus.model_validate(body(f"status_answer_{name}")[0])
 
 
 def read(name):

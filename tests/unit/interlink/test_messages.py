@@ -1,17 +1,9 @@
-import json
-from pathlib import Path
-
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from bridge.interlink import messages
 from bridge.interlink.objects import Pod, Secret
-
-BODIES = Path(__file__).parents[2] / "contract" / "interlink" / "bodies"
-
-
-def body(name):
-    return json.loads((BODIES / f"{name}.json").read_text())
+from tests.fakes.interlink_bodies import FOLDER, body
 
 
 @pytest.mark.parametrize(
@@ -25,7 +17,7 @@ def body(name):
         ("logs_tail_follow", messages.LogStruct),
         ("ping_answer", messages.PingResponse),
         ("status", list[Pod]),
-        *((path.stem, list[messages.PodStatus]) for path in sorted(BODIES.glob("status_answer_*.json"))),
+        *((path.stem, list[messages.PodStatus]) for path in sorted(FOLDER.glob("status_answer_*.json"))),
         ("system_info_answer", messages.SystemInfo),
     ],
 )

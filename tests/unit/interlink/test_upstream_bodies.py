@@ -1,8 +1,5 @@
 """What interLink's own programs sent is understood."""
 
-import json
-from pathlib import Path
-
 import pytest
 from pydantic import TypeAdapter
 
@@ -11,8 +8,8 @@ from bridge.interlink.objects import Pod
 from bridge.pools.interlink import references
 from bridge.script import volumes
 from bridge.script.buildconfig import BuildConfig
+from tests.fakes.interlink_bodies import FOLDER, body
 
-BODIES = Path(__file__).parents[2] / "contract" / "interlink" / "bodies"
 MODELS = {
     "create_hop_a": messages.PodCreateRequests,
     "create_hop_b": messages.RetrievedPodData,
@@ -22,24 +19,21 @@ MODELS = {
 }
 
 
-def body(name):
-    return json.loads((BODIES / f"upstream-{name}.json").read_text())
-
-
 def model(name):
     return MODELS.get(name) or MODELS[name.partition("_hop_")[0]]
 
 
-@pytest.mark.parametrize("name", sorted(path.stem.partition("-")[2] for path in BODIES.glob("upstream-*.json")))
+@pytest.mark.parametrize("name", sorted(path.stem.partition("-")[2] for path in FOLDER.glob("upstream-*.json")))
 def test_each_body_is_accepted(name):
-    TypeAdapter(model(name)).validate_python(body(name))
+    TypeAdapter(model(name)).validate_python(body(f"upstream-{name}"))
 
 
 def test_the_files_of_a_pod_are_the_same_on_both_hops():
     sent = (
-        references.received_request(messages.PodCreateRequests.model_validate(body("create_hop_a"))),
+        references.received_request(messages.PodCreateRequests.model_validate(body("upstream-create_hop_a"))),
         references.received_containers(
-            body("create_hop_b")["pod"], messages.RetrievedPodData.model_validate(body("create_hop_b")).container
+            body("upstream-create_hop_b")["pod"],
+            messages.RetrievedPodData.model_validate(body("upstream-create_hop_b")).container,
         ),
     )
     for pod, objects in sent:

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -10,12 +9,6 @@ from bridge.apps.plugin.plugin_reports import Reports
 from bridge.serving.client_access import Files, ServerAccess
 from tests.fakes.clock import FakeClock
 from tests.fakes.pool import FakePool, one_pool
-
-BODIES = Path(__file__).parents[3] / "contract" / "interlink" / "bodies"
-
-
-def body(name):
-    return json.loads((BODIES / f"{name}.json").read_text())
 
 
 class LoggingPool(FakePool):

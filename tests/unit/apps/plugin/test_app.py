@@ -11,8 +11,9 @@ from bridge.apps.plugin.plugin_pods import LEAST_SHARE, MOST_CREATIONS, PoolSlot
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.interlink.pod_spec import Pod
 from cluster.polling import eventually
+from tests.fakes.interlink_bodies import body
 from tests.fakes.virtual_kubelet import phase
-from tests.unit.apps.plugin.conftest import Api, LoggingPool, body
+from tests.unit.apps.plugin.conftest import Api, LoggingPool
 
 POD = body("create_hop_b")["pod"]
 UID = POD["metadata"]["uid"]
@@ -81,7 +82,7 @@ def test_a_pod_of_either_hop_is_submitted_with_its_objects(api, pool, name):
 
 
 def test_old_forms_of_create(api, pool):
-    assert api.create(body("create_hop_b_list")).json == [{"PodUID": UID, "PodJID": "1"}]
+    assert api.create([body("create_hop_b")]).json == [{"PodUID": UID, "PodJID": "1"}]
     plain = {
         "metadata": changed(POD, uid=OTHER)["metadata"],
         "spec": {"containers": [{"name": "c", "image": "busybox", "command": ["true"]}]},

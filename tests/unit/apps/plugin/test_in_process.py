@@ -8,7 +8,8 @@ from bridge.errors import SiteRefusedError
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats.messages import Empty, Snapshot
 from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, SNAPSHOT, STATUS, SUBMIT
-from tests.unit.apps.plugin.conftest import Api, LoggingPool, body
+from tests.fakes.interlink_bodies import body
+from tests.unit.apps.plugin.conftest import Api, LoggingPool
 
 
 class FullDisk:

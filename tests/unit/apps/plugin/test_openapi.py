@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from bridge.apps.cli.main import cli
 from bridge.apps.plugin.openapi import document
 from bridge.apps.plugin.plugin_app import ROUTES
-from tests.unit.apps.plugin.conftest import body
+from tests.fakes.interlink_bodies import body
 
 
 def references(value):

@@ -1,7 +1,6 @@
 """The client of interLink's REST API: what it sends, and what it makes of each answer."""
 
 import json
-from pathlib import Path
 
 import pytest
 import requests
@@ -22,9 +21,9 @@ from bridge.telemetry import tracing
 from tests.builders import site_pod as pod
 from tests.examples import examples, json_values
 from tests.fakes.clock import FakeClock
+from tests.fakes.interlink_bodies import body
 
-BODIES = Path(__file__).parents[3] / "contract" / "interlink" / "bodies"
-POD = json.loads((BODIES / "delete.json").read_text())
+POD = body("delete")
 UID = POD["metadata"]["uid"]
 URL = "http://plugin.test:4000"
 CREATED = {"PodUID": "a", "PodJID": "4242"}
@@ -92,7 +91,7 @@ def test_create_sends_the_trace_context_of_the_submission(wire):
     assert [call.request.headers.get("traceparent") for call in wire.calls] == [text, None]
 
 
-@pytest.mark.parametrize("answer", [json.loads((BODIES / "create_answer.json").read_text()), [CREATED]])
+@pytest.mark.parametrize("answer", [body("create_answer"), [CREATED]])
 def test_a_recorded_answer_and_a_list_name_the_job(wire, answer):
     wire.post(f"{URL}/create", json=answer)
     told = answer[0] if isinstance(answer, list) else answer
@@ -333,7 +332,7 @@ def test_no_entry_for_the_only_pod_says_that_the_job_is_not_known(wire, answer):
 
 @pytest.mark.parametrize("name", ["unknown", "running", "init_failed", "queued", "succeeded"])
 def test_recorded_answers(wire, name):
-    wire.get(f"{URL}/status", body=(BODIES / f"status_answer_{name}.json").read_text())
+    wire.get(f"{URL}/status", json=body(f"status_answer_{name}"))
     found = client().statuses([POD])
     assert list(found) == [UID]
     assert (found[UID] is None) == (name == "unknown")
@@ -591,7 +590,7 @@ def test_no_answer_raises_anything_but_a_site_error(entry, more):
 
 # --- ping -------------------------------------------------------------------------------------------------------------
 def test_a_ping_of_hop_b_and_its_recorded_answer(wire):
-    wire.get(f"{URL}/status", body=(BODIES / "ping_answer.json").read_text())
+    wire.get(f"{URL}/status", json=body("ping_answer"))
     found = client().ping()
     assert body_of(wire.calls[0]) == []
     assert found.degraded == ""

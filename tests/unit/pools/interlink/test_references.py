@@ -1,6 +1,5 @@
 import base64
 import json
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +9,9 @@ from bridge.pools.interlink import references
 from bridge.script import environment, volumes
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
+from tests.fakes.interlink_bodies import body
 
-BODIES = Path(__file__).parents[3] / "contract" / "interlink" / "bodies"
 PLAIN = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
-
-
-def body(name):
-    return json.loads((BODIES / f"{name}.json").read_text())
 
 
 def pod_of(*containers, volumes=(), init=()):
