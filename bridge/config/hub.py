@@ -16,10 +16,16 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from bridge import names
 from bridge.config import policies
 from bridge.config.base import DnsName, LabelKey, LabelSelector, Memory, Port, Seconds, Section, explain
-from bridge.config.controllers import NodesSection, QueuesSection
 from bridge.config.policies import NamespacePolicy
 from bridge.config.pools import PoolsSection
-from bridge.config.processes import AdmissionSection, LeaderElectionSection, LoggingSection, ServingSection
+from bridge.config.processes import (
+    AdmissionSection,
+    LeaderElectionSection,
+    LoggingSection,
+    NodesSection,
+    QueuesSection,
+    ServingSection,
+)
 from bridge.errors import ConfigError
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import flask
 
-from bridge.apps.dashboard import overview, plots, selection, timeline
+from bridge.apps.dashboard import plots, selection, timeline
 from bridge.apps.dashboard.changes import Changes, Feed
 from bridge.apps.dashboard.page_base import PageBase, Sources
 from bridge.apps.dashboard.place_pages import PlacePages
 from bridge.apps.view import node_view, pod_counts, pod_view
+from bridge.apps.view.node_view import NODE_STATES, NodeUse
 from bridge.apps.view.pod_view import STATES, containers
 from bridge.clock import Clock
 from bridge.kube.object_store import Object
@@ -24,6 +28,29 @@ LOG_BYTES = 8 * 2**20
 """Bytes of a log that is not followed, at most."""
 SILENCE = 4 * 3600.0
 """Seconds that a followed log may be silent; the kubelet has the same limit."""
+
+
+MOST_NODES = 50
+"""Nodes on the overview, and pools."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of the overview. ``total`` counts all, ``states`` those of each of :data:`NODE_STATES`."""
+
+    shown: list[NodeUse]
+    total: int
+    states: dict[str, int]
+
+
+def foremost(uses: Sequence[NodeUse]) -> Nodes:
+    """Return the nodes of the overview: those with a problem, then the busiest of the others, each sorted by name."""
+    numbers = dict.fromkeys(NODE_STATES, 0)
+    for use in uses:
+        numbers[use.state] += 1
+    good = {use.name: not (use.problem or use.slurm) for use in uses}
+    chosen = sorted(uses, key=lambda use: (good[use.name], -use.share, use.name))[:MOST_NODES]
+    return Nodes(sorted(chosen, key=lambda use: (good[use.name], use.name)), len(uses), numbers)
 
 
 class Pages(PageBase):
@@ -46,8 +73,8 @@ class Pages(PageBase):
             title="Overview",
             counts=pod_counts.counts(seen),
             reasons=pod_counts.reasons(seen),
-            pools=overview.foremost(pools),
-            nodes=overview.foremost(nodes),
+            pools=foremost(pools),
+            nodes=foremost(nodes),
             days=[day for day in self._days(may_nodes) if day[1]],
             may_nodes=may_nodes,
             limited=limited,

@@ -18,12 +18,13 @@ from typing import Any
 from bridge.errors import ConfigError, SiteRefusedError
 from bridge.protocol.model.identifiers import UID_PATTERN
 from bridge.site.batch import array_files
-from bridge.site.files.atomic_files import read_json, write, write_new
+from bridge.site.files.atomic_files import force, read_json, read_some, write, write_new
 from bridge.site.files.removal import remove_tree
-from bridge.site.jobs import folder_id
 from bridge.site.jobs.job_folder import LARGEST_STATE, JobFolder
 
 _UID = re.compile(UID_PATTERN)
+_ID = re.compile(rb"[0-9a-f]{16}")
+_LONGEST = 4096
 _LOCKS = 64
 GONE_KEPT = 86400.0
 STAGING_KEPT = 3600.0
@@ -71,9 +72,9 @@ class Folder:
                 )
             for part in (self.jobs, self.changed, self.gone, self._arrays, self._staging, self._locks):
                 part.mkdir(mode=0o700, exist_ok=True)
-            self.id = folder_id.of(self.path)
+            self.id = _id_of(self.path)
             if pool:
-                folder_id.check_pool(self.path, pool)
+                _check_pool(self.path, pool)
         except OSError as error:
             raise ConfigError(f"folder {self.path} can't be used: {error.strerror}") from error
 
@@ -188,3 +189,40 @@ class Folder:
     def set_aside(self, uid: str) -> JobFolder:
         """Return the directory of the job that is being replaced, whether it exists or not."""
         return JobFolder(self, uid, f"{self._staging}/{uid}{REPLACED}")
+
+
+def _id_of(folder: Path) -> str:
+    """Return the id, which distinguishes directories of the same pool. The first submitter creates it, in one step."""
+    path = folder / "id"
+    content = _created_once(path, secrets.token_hex(8))
+    if not _ID.fullmatch(content):
+        raise ConfigError(
+            f"{path}: {content[:40]!r} is no id of a folder: it must be 16 digits of 0-9 and a-f",
+            hint="Put the file back as it was, or use another folder.",
+        )
+    return content.decode()
+
+
+def _check_pool(folder: Path, pool: str) -> None:
+    """Raise :class:`ConfigError` if the directory contains the jobs of another pool. The first submitter sets it."""
+    path = folder / "pool"
+    recorded_pool = _created_once(path, pool).decode(errors="replace")
+    if recorded_pool != pool:
+        raise ConfigError(
+            f'pool = "{pool}" and folder = "{folder}": this folder belongs to pool {recorded_pool!r}, see {path}',
+            hint="Set another folder in site.toml. To rename the pool, end its pods, stop its submitters, and remove"
+            f" {path}.",
+        )
+
+
+def _created_once(path: Path, content: str) -> bytes:
+    """Return the content of a file; create it in one step if it does not exist."""
+    if not path.exists():
+        aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        write_new(aside, content.encode() + b"\n", sync=True)
+        # link(2) fails if the name exists, unlike rename(2): of two first submitters, both read one id
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+        aside.unlink()
+        force(path.parent)
+    return (read_some(path, _LONGEST) or b"").strip()
