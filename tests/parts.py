@@ -29,7 +29,7 @@ class Part:
 PARTS: Mapping[str, Part] = {
     "24.11": Part(33, "all tests on Slurm 24.11"),
     "22.05": Part(30, "all tests on Slurm 22.05"),
-    "kubernetes": Part(30, "end-to-end tests on the other versions of Kubernetes"),
+    "kubernetes": Part(30, "end-to-end tests, and those of kubectl, on the other versions of Kubernetes"),
     "kueue": Part(23, "Kueue with more jobs and kills, MultiKueue, and its other version"),
     "kills": Part(40, "a kill after every call and every write, and 100 kills of a storm"),
     "sites": Part(40, "300 kills of daemons of sites, NATS servers and the hub, and 150 while pods race"),
@@ -57,8 +57,12 @@ _LONGER = {
 
 
 def version(parameters: Collection[object]) -> str:
-    """Return the version of Slurm or of Kubernetes among the parameters of a test; empty if there is none."""
-    return next((value for value in parameters if isinstance(value, str) and value in VERSIONS), "")
+    """Return the version of Slurm or of Kubernetes among the parameters of a test; empty if there is none.
+
+    A parameter may be a tuple that begins with one.
+    """
+    values = (value[0] if isinstance(value, tuple) else value for value in parameters)
+    return next((value for value in values if isinstance(value, str) and value in VERSIONS), "")
 
 
 def is_version(part: str) -> bool:

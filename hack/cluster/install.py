@@ -210,10 +210,12 @@ KIND = GoModule(
 
 
 def _control_plane_module(version: str) -> GoModule:
-    programs = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    # clients differ by their age too: the newest version has its own one
+    more = ("kubectl",) if version == max(places.KUBERNETES) else ()
+    programs = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", *more)
     return GoModule(
         f"kubernetes-{version}",
-        f"kube-apiserver, kube-controller-manager and kube-scheduler of Kubernetes {version}",
+        f"{', '.join(programs)} of Kubernetes {version}",
         6,
         {f"{name}-{version}": (PACKAGES | SCHEDULER)[name] for name in programs},
         _version_flags(places.KUBERNETES[version]),
@@ -223,7 +225,7 @@ def _control_plane_module(version: str) -> GoModule:
 CONTROL_PLANES = {
     version: _control_plane_module(version) for version in places.KUBERNETES if version != places.DEFAULT_KUBERNETES
 }
-"""Version of Kubernetes -> the module of its control plane; etcd, kubectl and kwok are the same for all."""
+"""Version of Kubernetes -> the module of its control plane; etcd, kwok and mostly kubectl are the same for all."""
 
 
 def control_plane(kubernetes: str) -> dict[str, Path]:

@@ -14,13 +14,15 @@ import pytest
 from bridge.core.threads import Supervisor
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import NODES, PODS
-from cluster import Cluster
+from cluster import Cluster, install, places
 from controllers.kubelet.handlers import Located
 from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
 from tests.fakes.log_pool import LogPool, running
 
 NODE = "pool-one"
 NAMESPACE = "kubelet-tests"
+VERSIONS = ((places.DEFAULT_KUBERNETES, places.DEFAULT_KUBERNETES), ("1.37", "1.37"), ("1.37", "1.36"))
+"""Versions of the API server and of kubectl."""
 RBAC = """
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -53,6 +55,8 @@ class Site:
     pool: LogPool
     kubelet: Kubelet
     supervisor: Supervisor
+    program: Path
+    """kubectl"""
     pods: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     def pod(self, name: str = "", state: str = "running", *containers: str) -> str:
@@ -99,8 +103,7 @@ class Site:
         return subprocess.run(self.kubectl_command(*args), capture_output=True, text=True, timeout=60)
 
     def kubectl_command(self, *args: str) -> list[str]:
-        tool = Path(self.cluster.state, "bin", "kubectl")
-        return [str(tool), f"--kubeconfig={self.cluster.kubeconfig}", f"--namespace={NAMESPACE}", *args]
+        return [str(self.program), f"--kubeconfig={self.cluster.kubeconfig}", f"--namespace={NAMESPACE}", *args]
 
     def trusting(self) -> ssl.SSLContext:
         pair = self.kubelet._certificates.pair
@@ -118,7 +121,7 @@ def kube_only(state: Path, **options: Any) -> Iterator[Cluster]:
 
 
 @contextmanager
-def serving(cluster: Cluster, **settings: Any) -> Iterator[Site]:
+def serving(cluster: Cluster, kubectl: str = places.DEFAULT_KUBERNETES, **settings: Any) -> Iterator[Site]:
     """A virtual node with podbridge's kubelet API."""
     client = KubeClient.load(str(cluster.kubeconfig))
     pool = LogPool(NODE)
@@ -131,7 +134,8 @@ def serving(cluster: Cluster, **settings: Any) -> Iterator[Site]:
         pods=lambda: list(made["site"].pods.values()),
         pools=lambda: {NODE: pool},
     )
-    made["site"] = Site(cluster, client, pool, kubelet, supervisor)
+    program = install.control_plane(kubectl)["kubectl"]
+    made["site"] = Site(cluster, client, pool, kubelet, supervisor, program)
     kubelet.start(supervisor)
     client.create(NODES.path(), {"metadata": {"name": NODE}})
     status = {
@@ -147,9 +151,11 @@ def serving(cluster: Cluster, **settings: Any) -> Iterator[Site]:
     assert supervisor.join(10) == []
 
 
-@pytest.fixture(scope="package")
-def site(state_folder: Path) -> Iterator[Site]:
-    with kube_only(state_folder / "kubelet") as cluster, serving(cluster) as made:
+@pytest.fixture(scope="package", params=VERSIONS, ids=" with ".join)
+def site(request: pytest.FixtureRequest, state_folder: Path) -> Iterator[Site]:
+    server, kubectl = request.param
+    state = state_folder / f"kubelet-{server}-{kubectl}"
+    with kube_only(state, kubernetes=server) as cluster, serving(cluster, kubectl) as made:
         yield made
 
 

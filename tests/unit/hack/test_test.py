@@ -139,6 +139,7 @@ def test_each_test_with_a_longer_form_has_a_part():
     assert parts.of("tests/chaos/test_pools.py", [], True) == "sites"
     assert parts.of("tests/chaos/test_site_outage.py", [], True) == "outages"
     assert parts.of("tests/e2e/gangs/test_x.py", ["1.37"], False) == "kubernetes"
+    assert parts.of("tests/contract/kubelet/test_x.py", [("1.37", "1.36")], False) == "kubernetes"
     assert parts.of("tests/e2e/test_story.py", ["26.05"], False) == ""
     assert parts.of("tests/unit/slurm/test_answers.py", ["22.05"], False) == ""
 
