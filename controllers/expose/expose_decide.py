@@ -91,7 +91,8 @@ def examine(pod: Object, address: str | None, pool: str, forwards: bool, allowed
     if (pod.get("status") or {}).get("phase") != "Running":
         return None
     if not allowed and names.EXPOSE_PERMITTED not in metadata["annotations"]:  # the policy is newer than the pod
-        return Exposed(pod, problem=f"the policy of namespace {metadata['namespace']} has expose: false")
+        text = f"the policy of namespace {metadata['namespace']} has expose: false"
+        return Exposed(pod, problem=f"{text}; allowed: a new pod of a user with the permission expose")
     if address is None:
         return Exposed(
             pod, problem="the controllers have no address for endpoints: set pools.expose.address or $POD_IP"
@@ -140,7 +141,8 @@ def decide(
     """
     actions: list[Action] = []
     wanted: dict[tuple[str, str], dict[str, Any]] = {}
-    for each, service in _selections(exposed, services) if address is not None else ():
+    with_ports = [each for each in exposed if each.ports] if address is not None else []
+    for each, service in _selections(with_ports, services):
         if problem := _problem(service, str(address)):
             actions.append(Report(each.pod, problem))
         elif ports := _ports(service, each, listeners):
@@ -177,10 +179,10 @@ def _content(found: Object) -> tuple[Any, ...]:
     return (metadata.get("labels"), owners, *(found.get(key) for key in _SLICE))
 
 
-def families(exposed: Iterable[Exposed], services: Iterable[Object]) -> dict[str, frozenset[str]]:
+def families(all_pods: Iterable[Object], services: Iterable[Object]) -> dict[str, frozenset[str]]:
     """Return the IP families of the Services that select each pod, by its UID."""
     found: dict[str, frozenset[str]] = defaultdict(frozenset)
-    for each, service in _selections(exposed, services):
+    for each, service in _selections(map(Exposed, all_pods), services):
         found[pods.uid(each.pod)] |= frozenset(service["spec"].get("ipFamilies") or ())
     return dict(found)
 
@@ -194,9 +196,8 @@ def _selections(exposed: Iterable[Exposed], services: Iterable[Object]) -> Itera
     for service in services:
         by_namespace[service["metadata"]["namespace"]].append(service)
     for each in exposed:
-        if each.ports:
-            found = by_namespace[each.pod["metadata"]["namespace"]]
-            yield from ((each, service) for service in found if _selects(service, each.pod))
+        found = by_namespace[each.pod["metadata"]["namespace"]]
+        yield from ((each, service) for service in found if _selects(service, each.pod))
 
 
 def _problem(service: Object, address: str) -> str:

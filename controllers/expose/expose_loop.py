@@ -121,7 +121,7 @@ class Exposure(Loop):
             exposed, self._services.items(), slices, self._listeners.ports(), self._address, self._manager, self._sure()
         )
         problems += [(action.pod, action.text) for action in actions if isinstance(action, Report)]
-        self._follow(expose_decide.families(exposed, self._services.items()))
+        self._follow(expose_decide.families((pod for pod, _ in known), self._services.items()))
         self._report(problems, {pods.uid(each.pod) for each in exposed})
         for action in actions:
             if not isinstance(action, Report):

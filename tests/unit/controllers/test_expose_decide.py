@@ -198,9 +198,9 @@ def test_a_new_leader_keeps_the_slices_of_pods_that_it_does_not_know_yet():
 
 
 def test_the_families_of_all_services_of_a_pod():
-    exposed = [Exposed(pod(), (8888,)), Exposed(pod("q", "u2", labels={"app": "other"}), (80,)), Exposed(pod(uid="u3"))]
+    pods = [pod(), pod("q", "u2", labels={"app": "other"}), pod("r", "u3", namespace="other")]
     services = [service(ipFamilies=["IPv4"]), service("t", ipFamilies=["IPv6", "IPv4"])]
-    assert expose_decide.families(exposed, services) == {"u1": {"IPv4", "IPv6"}}
+    assert expose_decide.families(pods, services) == {"u1": {"IPv4", "IPv6"}}
 
 
 def test_a_ports_number_is_free_when_no_slice_has_it():
