@@ -107,7 +107,19 @@ def _choose(
     # Slurm may start this job at any moment; on a pool, the pod would get a second one
     if shape.local and (pods.job_id(pod) is not None or view.has_job(pods.uid(pod))):
         return []
-    found = candidates.with_consent(view, members, candidates.of(view, shape, occupancy), lambda each: not each.why)
+    if shape.no_room is not None:
+        return [*conditions.due(view, members, shape.no_room)]
+    return _place(view, group, occupancy, shape, strangers)
+
+
+def _place(
+    view: PlaceView, group: Group, occupancy: PlannedOccupancy, shape: Shape, strangers: Sequence[Pod]
+) -> _Results:
+    """Bind all waiting members to the pool that the policy chooses, or say why none takes them."""
+    members = group.waiting
+    found = candidates.of(view, shape, occupancy)
+    is_refused = all(each.why for each in found)
+    found = candidates.with_consent(view, members, found, lambda each: not each.why)
     refused = {each.name: why for each in found if (why := each.why)}
     open_pools = [each.name for each in found if each.name not in refused]
     if open_pools:
@@ -124,8 +136,11 @@ def _choose(
     whom = "the pod" if len(members) == 1 else f"the {len(members)} pods of the group"
     waits = any(each.name != names.LOCAL_POOL and each.may_open for each in found)
     none = f"no pool takes {whom}{' now' if waits else ''}"
-    message = f"{none}: {place_policy.listed(refused)}" if refused else _nothing(selector)
-    return [*conditions.due(view, members, conditions.no_room(message, may_open=waits))]
+    message = f"{none}: {place_policy.listed(refused)}" if refused else _nothing(shape.selector)
+    wait = conditions.no_room(message, may_open=waits)
+    if is_refused:
+        shape.no_room = wait
+    return [*conditions.due(view, members, wait)]
 
 
 def _begin(view: PlaceView, group: Group, strangers: Sequence[Pod]) -> tuple[_Placed, _Placed]:

@@ -11,7 +11,7 @@ from bridge.workload import eligibility, pool_selection, resources
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler import member_places
-from scheduler.group_states import Pod
+from scheduler.group_states import Pod, Wait
 from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.places.place_view import PlaceView
 
@@ -42,6 +42,8 @@ class Shape:
     """
 
     def __init__(self, view: PlaceView, kinds: Sequence[Kind], requested: Resources, size: int, together: int) -> None:
+        self.no_room: Wait | None = None
+        """Why no pool takes any of these groups, once it is known: no decision makes room."""
         self.selector, self.requested, self.size = kinds[0].selector, requested, size
         self._together = min(together, size)
         self.remote = all(kind.selector.remote for kind in kinds)

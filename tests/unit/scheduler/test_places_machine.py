@@ -188,12 +188,14 @@ class Places(RuleBasedStateMachine):
     @rule(number=NUMBER)
     def late_binding_arrives(self, number: int) -> None:
         path, body = self.in_flight.pop(number % len(self.in_flight))
-        self.checks.late = True
+        # a former process has sent it: the present one is not killed after this write
+        writes, kill_after = self.hub.writes, self.hub.writes.kill_after
+        self.checks.late, writes.kill_after = True, None
         with contextlib.suppress(BridgeError):
             pod = self.send(path, body)
             # the hub may have cancelled the job meanwhile, or does so before it sees the pod
             self.hub.slurm.moved.add(pods.job_id(pod) or 0)
-        self.checks.late = False
+        self.checks.late, writes.kill_after = False, kill_after
 
     # --- owners, users, kubelets --------------------------------------------------------------------------------------
     def absent(self) -> list[str]:
