@@ -33,8 +33,8 @@ def cases():
 def golden_files():
     """Return the text of each golden file.
 
-    The beginning of all scripts stands once. The first script of a kind is whole; those for other runtimes are the
-    differences to it.
+    The beginning of all scripts stands once, and that of the simple pod is whole. The first script of another kind is
+    its differences to that one, and for another runtime those to the first of its kind.
     """
     texts, first = {}, {}
     for kind, runtime in cases():
@@ -44,12 +44,12 @@ def golden_files():
         assert texts.setdefault("beginning.sh", beginning) == beginning
         asked = (job.cpus, job.memory, job.gpus, job.gpu_resource, job.time_limit, job.flags, job.flavor, job.grace)
         lines = [f"# {asked!r}", *rest.splitlines()]
-        if kind in first:
-            lines = list(difflib.unified_diff(first[kind], lines, n=2, lineterm=""))[2:]
-        else:
-            first[kind] = lines
-        suffix = "sh" if first[kind] is lines else "diff"
-        texts[f"{kind}.{runtime}.{suffix}"] = "\n".join(lines) + "\n"
+        base = first.get(kind) or first.get("simple")
+        first.setdefault(kind, lines)
+        if base is not None:
+            changes = difflib.unified_diff(base, lines, n=1, lineterm="")
+            lines = [re.sub(r"^@@ .* @@$", "@@", line) for line in list(changes)[2:]]
+        texts[f"{kind}.{runtime}.{'sh' if base is None else 'diff'}"] = "\n".join(lines) + "\n"
     return texts
 
 
