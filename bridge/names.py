@@ -221,7 +221,7 @@ METRICS_PORT = 8080
 # one named podbridge; docs/admins/several-schedulers.md describes how to create those of another.
 
 
-def part_account(part: str, installation: str = COMPONENT) -> str:
+def part_account(part: str, installation: str) -> str:
     """Return the service account of ``admission``, ``scheduler``, ``controllers`` or ``run`` (all in one process).
 
     config/rbac.yaml and config/rbac-run.yaml create them.
@@ -229,32 +229,32 @@ def part_account(part: str, installation: str = COMPONENT) -> str:
     return installation if part == "run" else f"{installation}-{part}"
 
 
-def part_user(part: str, namespace: str = SYSTEM_NAMESPACE, installation: str = COMPONENT) -> str:
+def part_user(part: str, namespace: str, installation: str) -> str:
     """Return the user name of a part's service account."""
     return f"system:serviceaccount:{namespace}:{part_account(part, installation)}"
 
 
-def pools_role(installation: str = COMPONENT) -> str:
+def pools_role(installation: str) -> str:
     """Return the ClusterRole to read what pods on pools refer to, and the name of its RoleBinding in each namespace."""
     return f"{installation}-pools"
 
 
-def lease(part: str, installation: str = COMPONENT) -> str:
+def lease(part: str, installation: str) -> str:
     """Return the Lease of ``scheduler`` or ``controllers``."""
     return f"{installation}-{part}"
 
 
-def brake_config_map(installation: str = COMPONENT) -> str:
+def brake_config_map(installation: str) -> str:
     """Return the ConfigMap with the engaged brakes on mass ending, and the administrators' answers."""
     return f"{installation}-brake"
 
 
-def guarded_nodes(installation: str = COMPONENT) -> str:
+def guarded_nodes(installation: str) -> str:
     """Return the ConfigMap whose keys are the nodes to which only this installation's scheduler may bind pods."""
     return f"{installation}-guarded-nodes"
 
 
-def slurm_sums(installation: str = COMPONENT) -> str:
+def slurm_sums(installation: str) -> str:
     """Return the ConfigMap with the sums of Slurm (:mod:`bridge.slurm.cluster_sums`)."""
     return f"{installation}-slurm"
 

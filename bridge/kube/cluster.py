@@ -8,7 +8,7 @@ from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import NAMESPACES
 
 
-def cluster_id(kube: KubeClient, installation: str = names.COMPONENT) -> str:
+def cluster_id(kube: KubeClient, installation: str) -> str:
     """Return the owner of an installation's jobs, which identifies it in Slurm and at sites.
 
     It is the UID of the namespace kube-system, for an installation with another name than ``podbridge`` followed by

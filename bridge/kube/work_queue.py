@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import random
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from bridge.clock import SYSTEM_CLOCK, Clock
@@ -26,17 +25,9 @@ _BACKOFF = Backoff(first=0.05, limit=300.0)
 class WorkQueue(Generic[K]):
     """A queue of keys; safe for many threads. ``len`` counts the keys that are ready."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-        backoff: Backoff = _BACKOFF,
-        rand: Callable[[], float] = random.random,
-    ) -> None:
+    def __init__(self, name: str, *, clock: Clock = SYSTEM_CLOCK, backoff: Backoff = _BACKOFF) -> None:
         self._clock = clock
         self._backoff = backoff
-        self._rand = rand
         self._ready: deque[K] = deque()
         self._dirty: set[K] = set()  # queued, or to be queued again after done()
         self._processing: set[K] = set()  # by a worker
@@ -71,7 +62,7 @@ class WorkQueue(Generic[K]):
         with self._changed:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._retries.inc()
-        self.add_after(key, self._backoff.delay(failures, self._rand))
+        self.add_after(key, self._backoff.delay(failures))
 
     def forget(self, key: K) -> None:
         """Reset the back-off of ``key``, after a success or if the key is no longer needed."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.logs import kv
-from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.announcement import JobUser
 from bridge.protocol.model.requests import EqualPods, JobSubmission, PlaceInJob
 from bridge.script import interlink_rules, plan, references, render, volume_files
 from bridge.script.buildconfig import BuildConfig

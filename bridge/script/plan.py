@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.errors import ScriptError
-from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.announcement import JobUser
 from bridge.script import (
     check,
     environment,

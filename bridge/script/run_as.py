@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bridge.errors import ScriptError
-from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.announcement import JobUser
 from bridge.script import interlink_rules
 from bridge.script.runtimes.runtime_interface import Runtime
 from bridge.script.settings import BuildSettings

@@ -18,7 +18,7 @@ from bridge.core.threads import Supervisor
 from bridge.errors import BatchError, BridgeError
 from bridge.logs import kv
 from bridge.protocol.model import architecture
-from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.announcement import JobUser
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Published
 from bridge.script import library
 from bridge.script.runtimes import runtime_table as runtimes

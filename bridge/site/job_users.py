@@ -8,7 +8,7 @@ import pwd
 import shutil
 from pathlib import Path
 
-from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.announcement import JobUser
 from bridge.script.runtimes import runtime_table as runtimes
 from bridge.site.config.site_config import SiteConfig
 

@@ -84,7 +84,7 @@ def _create_nodes(world: World) -> None:
     bare.parallel(THREADS, work)
     patch = cluster_sums.to_config_map(_sums(time.time()))
     patch["data"][day_history.KEY] = day_history.to_text(_day(int(time.time())))
-    path = CONFIGMAPS.path(names.SYSTEM_NAMESPACE, names.slurm_sums())
+    path = CONFIGMAPS.path(names.SYSTEM_NAMESPACE, names.slurm_sums(names.COMPONENT))
     bare.kube(world)("PATCH", path, patch, "application/merge-patch+json")
 
 

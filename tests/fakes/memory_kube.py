@@ -18,8 +18,6 @@ from bridge.kube.responses import error_of_status
 from bridge.workload import pods
 from tests.fakes.clock import FakeClock
 
-"""Seconds that a deleted pod has to end."""
-
 
 class Killed(BaseException):
     """The process was killed with SIGKILL between two writes; no handler of the product catches it."""

@@ -113,7 +113,7 @@ class ReviewedAccess:
         tokens: TokenAuthenticator,
         seal: CookieSeal,
         clock: Clock,
-        sums: tuple[str, str] = (names.SYSTEM_NAMESPACE, names.slurm_sums()),
+        sums: tuple[str, str] = (names.SYSTEM_NAMESPACE, names.slurm_sums(names.COMPONENT)),
     ) -> None:
         self.cookie = "podbridge-token"
         self._client, self._users, self._tokens, self._seal, self._sums = client, users, tokens, seal, sums

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.announcement import JobUser
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import runtime_images

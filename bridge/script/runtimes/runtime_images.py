@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.announcement import JobUser
 from bridge.script.environment import IDENTIFIER
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import ADDRESS, array, word

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import ClassVar
 
-from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.announcement import JobUser
 from bridge.script.plan_types import Container, Plan
 from bridge.script.settings import BuildSettings, SettingsPart
 

@@ -142,10 +142,10 @@ def write(path: Where, content: bytes, *, mode: int = 0o600, sync: bool = False,
             _force(folder, above or ".")
 
 
-def write_new(path: Where, content: bytes, *, mode: int = 0o600, sync: bool = False, owner: int | None = None) -> None:
-    """Create a file; raises FileExistsError if it exists."""
+def write_new(path: Where, content: bytes, *, sync: bool = False) -> None:
+    """Create a private file; raises FileExistsError if it exists."""
     with parent(path) as (folder, name):
-        _create(folder, name, content, mode=mode, sync=sync, owner=owner)
+        _create(folder, name, content, mode=0o600, sync=sync, owner=None)
 
 
 def _create(folder: int | None, name: str, content: bytes, *, mode: int, sync: bool, owner: int | None) -> None:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.real
 OTHER, EXEMPT = "policies-other", "policies-exempt"
 MANAGED, FREE, VIRTUAL = "guard-managed", "guard-free", "guard-virtual"
 TAINT = {"key": names.MANAGED_TAINT, "value": names.DEFAULT_SCHEDULER_NAME, "effect": "NoExecute"}
-LIST = CONFIGMAPS.path(names.SYSTEM_NAMESPACE, names.guarded_nodes())
+LIST = CONFIGMAPS.path(names.SYSTEM_NAMESPACE, names.guarded_nodes(names.COMPONENT))
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", True)
 Json = dict[str, Any]
 
@@ -224,7 +224,10 @@ def test_without_the_list_nothing_is_guarded_and_nobody_is_refused(world: Any) -
     eventually(lambda: not refused(lambda: world.admin.create(PODS.path(OTHER), pod(nodeName=MANAGED))), "open")
     world.admin.create(
         CONFIGMAPS.path(names.SYSTEM_NAMESPACE),
-        {"metadata": {"name": names.guarded_nodes(), "labels": before["metadata"]["labels"]}, "data": before["data"]},
+        {
+            "metadata": {"name": names.guarded_nodes(names.COMPONENT), "labels": before["metadata"]["labels"]},
+            "data": before["data"],
+        },
     )
     eventually(lambda: refused(lambda: world.admin.create(PODS.path(OTHER), pod(nodeName=MANAGED))), "guarded")
     world.cluster.apply_manifests()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import ScriptError
-from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.announcement import JobUser
 from bridge.protocol.model.requests import JobSubmission
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.protocol.model.announcement import Announcement
-from bridge.protocol.model.job_user import JobUser
+from bridge.protocol.model.announcement import Announcement, JobUser
 from bridge.site import job_users
 from bridge.site.announce import Announcer
 from bridge.site.config.site_config import parse

@@ -6,7 +6,7 @@ The chart's server reads the keys from a ConfigMap that no release owns, so that
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,9 +89,7 @@ def add_to_release(kube: KubeClient, server: ReleaseServer, pool: str, key: str,
     return True
 
 
-def restart(
-    kube: KubeClient, server: ReleaseServer, timeout: float, wait: Callable[[float], None] = time.sleep
-) -> None:
+def restart(kube: KubeClient, server: ReleaseServer, timeout: float) -> None:
     """Replace the server's pod, which reads the keys at its start; return when it is ready.
 
     The pod is deleted: an annotation in the template would differ from what the release has.
@@ -114,7 +112,7 @@ def restart(
                 f"StatefulSet {server.namespace}/{server.name}: its pod is not ready after {timeout:.0f} s",
                 hint=f"kubectl describe pod -n {server.namespace} -l {server.labels}",
             )
-        wait(1.0)
+        time.sleep(1.0)
 
 
 def add_to_folder(folder: Path, prefix: str, pool: str, key: str, *, force: bool, dry_run: bool) -> bool:
