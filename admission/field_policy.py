@@ -7,7 +7,7 @@ pod's author (``tests/contract/slurm/test_limits_of_users.py``). So podbridge ch
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from bridge import names
 from bridge.config import policies
 from bridge.config.policies import FIELDS, NamespacePolicy
 from bridge.workload import slurm_partition
+from bridge.workload.reaching import Target
 
 EXPOSE = names.EXPOSE.rpartition("/")[2]
 """The permission to expose pods whose namespace's policy does not allow it."""
@@ -115,3 +116,16 @@ def expose_denied(annotations: Mapping[str, str], policy: NamespacePolicy) -> li
     if policy.expose or names.EXPOSE not in annotations:
         return []
     return [Denial(EXPOSE, f"annotation {names.EXPOSE} is not allowed", "no such annotation")]
+
+
+def reach_forbidden(targets: Iterable[Target], own: str, policy: NamespacePolicy) -> list[str]:
+    """List the Services that pods of the namespace ``own`` may not reach. No permission allows them."""
+    if not policy.reach:
+        return [f"annotation {names.REACH} is not allowed in namespace {own}; allowed: no such annotation"]
+    allowed = ", ".join([own, *policy.reach_namespaces])
+    return [
+        f"annotation {names.REACH}: Service {target.service} of namespace {target.namespace} is not allowed; allowed: "
+        f"Services of {allowed}"
+        for target in targets
+        if not policy.may_reach(own, target.namespace)
+    ]

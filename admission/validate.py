@@ -13,7 +13,7 @@ from bridge.config.hub import Config
 from bridge.config.policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
-from bridge.workload import exposure, groups, pool_selection, resources, shortfall
+from bridge.workload import exposure, groups, pool_selection, reaching, resources, shortfall
 from bridge.workload.annotations import JobSettings
 from bridge.workload.devices import extended_claims
 from bridge.workload.groups import InvalidGroupError
@@ -48,6 +48,8 @@ class Rules:
     """Whether pods that request no memory may get that of a whole node."""
     exposes: bool = False
     """Whether Services may reach pods at pools."""
+    reaches: bool = False
+    """Whether pods at pools may reach Services."""
 
 
 def rules_of(config: Config, trusted: Iterable[str] = ()) -> Rules:
@@ -63,6 +65,7 @@ def rules_of(config: Config, trusted: Iterable[str] = ()) -> Rules:
         device_classes=config.device_classes,
         max_grace=config.max_grace_period,
         exposes=bool(config.pools.expose.numbers),
+        reaches=bool(config.pools.reach),
         warns_about_memory=config.defaults.memory_per_cpu is None and not config.exclusive,
     )
 
@@ -142,6 +145,7 @@ def create(
     verdict.warnings += unsupported.preferences(spec, selects)
     verdict.invalid += pool_rules.invalid(pod, scope.pools)
     _check_exposure(verdict, pod, rules, scope)
+    _check_reach(verdict, pod, rules, scope)
     verdict.forbidden += pool_rules.forbidden(pod, scope.pools)
     if not scope.managed and not scope.policy.may_name_scheduler:
         verdict.denials.append(field_policy.scheduler_denied(rules.scheduler))
@@ -175,6 +179,20 @@ def _check_exposure(verdict: Verdict, pod: raw_pods.Pod, rules: Rules, scope: Sc
     verdict.denials += field_policy.expose_denied(raw_pods.annotations_of(pod), scope.policy)
     if not rules.exposes and not pool_selection.of(pod).local:
         verdict.warnings.append(f"annotation {names.EXPOSE} has no effect: pools.expose.ports is not configured")
+
+
+def _check_reach(verdict: Verdict, pod: raw_pods.Pod, rules: Rules, scope: Scope) -> None:
+    """Check the Services that a pod reaches."""
+    if not reaching.is_reaching(pod):
+        return
+    try:
+        targets = reaching.targets(pod)
+    except ValueError as error:
+        verdict.invalid.append(str(error))
+        return
+    verdict.forbidden += field_policy.reach_forbidden(targets, pod["metadata"].get("namespace") or "", scope.policy)
+    if not rules.reaches and not pool_selection.of(pod).local:
+        verdict.warnings.append(f"annotation {names.REACH} has no effect: pools.reach is not configured")
 
 
 def _check_local(verdict: Verdict, request: _Request, rules: Rules, scope: Scope) -> None:
@@ -245,6 +263,8 @@ def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, s
         if verdict.denials and names.EXPOSE_PERMITTED not in raw_pods.annotations_of(new):
             problem = "the permission counts when a pod is created; allowed: a new pod"
             verdict.invalid.append(f"annotation {names.EXPOSE}: {problem}")
+    if raw_pods.annotations_of(old).get(names.REACH) != raw_pods.annotations_of(new).get(names.REACH):
+        _check_reach(verdict, new, rules, scope)
     before, after = _requested(old), _requested(new)
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     if fixed := _fixed(changed, raw_pods.job_id(old)):

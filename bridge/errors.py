@@ -184,6 +184,12 @@ class SlurmUnknownOutcomeError(SlurmUnavailableError):
     reason = "SlurmUnknownOutcome"
 
 
+class ServiceRefusedError(BridgeError):
+    """A Service that a pod at a site may not reach, or that has no usable endpoint."""
+
+    reason = "ServiceNotReached"
+
+
 class SiteError(BridgeError):
     """A site refused a request, or did not answer."""
 

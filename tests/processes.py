@@ -15,3 +15,13 @@ def with_word(word: str) -> list[int]:
             if word.encode() in words and not words[0].endswith(b"kubectl"):
                 pids.append(int(path.parent.name))
     return pids
+
+
+def in_folder(folder: Path) -> list[int]:
+    """Return the processes whose working directory is this one."""
+    pids = []
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if path.readlink() == folder:
+                pids.append(int(path.parent.name))
+    return pids

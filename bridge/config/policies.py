@@ -142,6 +142,10 @@ class NamespacePolicy(Section):
         False, description="Pods may name podbridge's scheduler in namespaces that are not managed."
     )
     expose: bool = Field(True, description="Pods at pools may be [exposed](../users/run-pods.md#services).")
+    reach: bool = Field(True, description="Pods at pools may [reach](../users/run-pods.md#reach-services) Services.")
+    reach_namespaces: list[DnsName | Literal["*"]] = Field(
+        [], description='Other namespaces whose Services they may reach; `["*"]`: all.'
+    )
     default: DefaultValues = DefaultValues()
     allowed: AllowedValues = AllowedValues()
     max: MaxValues = MaxValues()
@@ -159,6 +163,10 @@ class NamespacePolicy(Section):
         if self.namespace_selector is not None:
             return self.namespace_selector.matches(labels)
         return namespace in self.namespaces or ANY in self.namespaces
+
+    def may_reach(self, own: str, namespace: str) -> bool:
+        """Whether pods of the namespace ``own`` may reach Services of a namespace."""
+        return self.reach and (namespace == own or namespace in self.reach_namespaces or ANY in self.reach_namespaces)
 
     def default_of(self, annotation: str) -> str | None:
         """Return the default of the annotation; ``None`` without one."""
@@ -206,6 +214,17 @@ def may_expose(policies: Iterable[NamespacePolicy], namespace: str, labels: Mapp
             if not policy.groups:  # the following policies apply to nobody
                 return False
     return NOTHING.expose
+
+
+def may_reach(policies: Iterable[NamespacePolicy], own: str, labels: Mapping[str, str], namespace: str) -> bool:
+    """Whether pods of the namespace ``own`` may reach Services of another, whichever groups create them."""
+    for policy in (*policies, NOTHING):
+        if policy.selects(own, labels, policy.groups):
+            if policy.may_reach(own, namespace):
+                return True
+            if not policy.groups:  # later ones do not apply
+                return False
+    return False
 
 
 def _beyond(policies: list[NamespacePolicy], partition: str, partitions: Collection[str]) -> list[str]:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, IPvAnyAddress, create_model, field_validator, model_validator
 
 from bridge import names
-from bridge.config.base import Port, Seconds, Section
+from bridge.config.base import DnsName, Port, Seconds, Section
 from bridge.config.interlink import InterlinkSection
 from bridge.config.nunet import NunetSection
 from bridge.config.pool_kind import PoolKind, PoolKindSection
@@ -175,6 +175,9 @@ class _PoolsSection(Section):
     )
     race: RaceSection = RaceSection()
     expose: ExposeSection = ExposeSection()
+    reach: list[DnsName | Literal["*"]] = Field(
+        [], description='Pools whose pods may [reach Services](../users/run-pods.md#reach-services); `["*"]`: all.'
+    )
     volume_period: Seconds = Field(60, description="Period of reads of a ConfigMap or Secret in a volume at a site.")
     volume_reads: Annotated[float, Field(gt=0, le=1000)] = Field(20, description="Maximum of such reads per second.")
     submit_timeout: Seconds = Field(60, description="Time-out of a submission to a site.")
@@ -189,6 +192,10 @@ class _PoolsSection(Section):
     def enabled(self) -> bool:
         """Whether pools are configured."""
         return any(self.sections(kind) for kind in self.kinds)
+
+    def may_reach(self, pool: str) -> bool:
+        """Whether pods of a pool may reach Services."""
+        return pool in self.reach or "*" in self.reach
 
     @property
     def named(self) -> tuple[str, ...]:

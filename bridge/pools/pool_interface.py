@@ -155,6 +155,10 @@ class Pool(Protocol):
     def connections(self) -> Callable[[Pod, int], Connection] | None:
         """Connects to a port of a running pod, and returns the connection, which the caller must close."""
 
+    @property
+    def reaches(self) -> Callable[[Pod], Session] | None:
+        """Opens the stream of a running pod's connections to Services; see :mod:`bridge.relay`. Close it."""
+
     def announced(self) -> tuple[Announcement, float] | None:
         """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""
 

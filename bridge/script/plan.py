@@ -14,6 +14,7 @@ from bridge.script import (
     interlink_rules,
     mounts,
     probes,
+    reach,
     run_as,
     site_annotations,
     sizing,
@@ -27,6 +28,7 @@ from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.settings import BuildSettings
 from bridge.script.sizing import Size
 from bridge.script.volumes import Volumes
+from bridge.workload import reaching
 
 TERMINATION_PATH = "/dev/termination-log"
 
@@ -41,7 +43,7 @@ def make(
     problems = check.problems(pod)
     if problems:
         raise ScriptError("; ".join(problems))
-    spec = pod["spec"]
+    spec, reached = pod["spec"], reach.make(pod, config)
     size = (interlink_rules if interlink_rules.apply(config) else sizing).measure(pod, config)
     runtime = runtimes.of(config)
     pod_volumes = volumes.make(pod, config, objects, node, size.machine)
@@ -67,6 +69,7 @@ def make(
         annotations=options,
         config=config,
         hosts=hosts.make(pod),
+        reach=reached,
     )
 
 
@@ -85,7 +88,13 @@ def _container(
     else:
         kind = "sidecar" if container.get("restartPolicy") == "Always" else "init"
     variables, fields = environment.make(
-        pod, container, field_path, objects, node, size.machine, config.api_server.environment
+        pod,
+        container,
+        field_path,
+        objects,
+        node,
+        size.machine,
+        {**reaching.variables(pod), **config.api_server.environment},
     )
     lifecycle = container.get("lifecycle") or {}
     context = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}

@@ -57,6 +57,17 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """The Services that a pod reaches. ``places``: address, port and target of each, one after the other.
+
+    ``alone``: no other pod is in its batch job.
+    """
+
+    places: list[str]
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AnnotationOptions:
     """Options from annotations. ``flags``: words for the submit command. ``options``: words for the runtime.
 
@@ -87,4 +98,5 @@ class Plan:
     annotations: AnnotationOptions
     config: BuildSettings
     hosts: Hosts
+    reach: Reach | None = None
     grant_wait: float | None = None

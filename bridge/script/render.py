@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from bridge.relay import multiplexer, pod_processes, programs, reacher
 from bridge.script import console, library
 from bridge.script.hosts import HOSTFILE, HOSTS_FILE, Hosts
 from bridge.script.plan_types import Container, Plan
@@ -17,6 +18,7 @@ from bridge.script.volumes import areas, everything, may_use
 _END = "PODBRIDGE_END"
 _OWN_FILES = {HOSTS_FILE: "run/hosts", HOSTFILE: "run/hostfile"}
 _CONSOLE_PROGRAM = Path(console.__file__).read_text("utf-8")
+_REACH_PROGRAM = programs.text(multiplexer, pod_processes, reacher)
 _BY_PROGRAM = {"https", "grpc"}
 # mkdir succeeds for one process only, also on a shared file system: a second batch job of the pod ends here
 _HEAD = """\
@@ -24,7 +26,7 @@ _HEAD = """\
 umask 077
 case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
 JOB=$PWD
-if [[ ' inside leftovers session console connector ' != *" ${1-} "* ]]; then
+if [[ ' inside leftovers session console connector reach ' != *" ${1-} "* ]]; then
     if ! mkdir started 2>/dev/null; then
         [[ -d started ]]
         exit
@@ -38,8 +40,8 @@ fi
 LOCALE=${LC_ALL-}
 """
 # the output of a session is that of its program
-_QUIET = "if [[ ' session console connector ' == *\" ${1-} \"* ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi\n"
-_AS_BEFORE = "if [[ ' session console connector ' == *\" ${1-} \"* ]]; then exec >&3 2>&4 3>&- 4>&-; fi\n"
+_QUIET = "if [[ ' session console connector reach ' == *\" ${1-} \"* ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi\n"
+_AS_BEFORE = "if [[ ' session console connector reach ' == *\" ${1-} \"* ]]; then exec >&3 2>&4 3>&- 4>&-; fi\n"
 _TAIL = """\
 LC_ALL=C
 case ${1-} in
@@ -48,7 +50,7 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session | console | connector)
+session | console | connector | reach)
     "$@"
     ;;
 *) main ;;
@@ -96,12 +98,7 @@ def _data(plan: Plan) -> Iterator[str]:
         yield f"RENDEZVOUS_PORT={plan.hosts.port}"
     if plan.hosts.hostfile:
         yield f"HOSTFILE={HOSTFILE}"
-    if any(c.has_console for c in containers):
-        yield array("CONSOLE", ["1" if c.has_console else "" for c in containers])
-        yield array("TERMINAL", ["1" if c.tty else "" for c in containers])
-        yield array("ONCE", ["1" if c.stdin_once else "" for c in containers])
-        yield f"CONSOLE_PROGRAM={word(_CONSOLE_PROGRAM)}"
-        yield library.part("console").rstrip("\n")
+    yield from _programs(plan)
     yield from _volumes(plan)
     for name, body in (
         ("command_of", [array("COMMAND", (*c.command, *c.args)) for c in containers]),
@@ -121,6 +118,24 @@ def _data(plan: Plan) -> Iterator[str]:
         yield from _put("pre-exec", plan.annotations.pre_exec.encode(), 0o600, command="keep")
         yield ". ./run/pre-exec"
     yield "}"
+
+
+def _programs(plan: Plan) -> Iterator[str]:
+    """Yield the programs in Python that run beside the containers, and their parts of the library."""
+    containers, parts = plan.containers, []
+    if any(c.has_console for c in containers):
+        yield array("CONSOLE", ["1" if c.has_console else "" for c in containers])
+        yield array("TERMINAL", ["1" if c.tty else "" for c in containers])
+        yield array("ONCE", ["1" if c.stdin_once else "" for c in containers])
+        yield f"CONSOLE_PROGRAM={word(_CONSOLE_PROGRAM)}"
+        parts.append("console")
+    if plan.reach is not None:
+        yield array("REACHES", plan.reach.places)
+        yield f"ALONE={'alone' if plan.reach.alone else ''}"
+        yield f"REACH_PROGRAM={word(_REACH_PROGRAM)}"
+        parts.append("reach")
+    for part in ["python", *parts] if parts else ():
+        yield library.part(part).rstrip("\n")
 
 
 def _volumes(plan: Plan) -> Iterator[str]:

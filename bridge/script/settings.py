@@ -144,6 +144,7 @@ class LimitsSection(SettingsPart):
     allow_race: bool = Field(False, description="Accept jobs of pods that are queued elsewhere too.")
     allow_exec: bool = Field(True, description="Run commands in containers: kubectl exec, cp, attach.")
     allow_ports: bool = Field(False, description="Connect to ports of pods: kubectl port-forward.")
+    allow_reach: bool = Field(False, description="Let pods reach Services of their cluster: bridge.vk.io/reach.")
     allow_fuse: bool = Field(False, description="Honour fuse.vk.io/: a script that mounts; may run outside.")
     allow_runtime_options: bool = Field(
         False, description="Honour slurm-job.vk.io/mpi-flags, and options of the runtime."

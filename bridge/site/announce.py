@@ -31,6 +31,7 @@ from bridge.site.gangs.gathering import runs_groups
 from bridge.site.jobs.site_folder import Folder
 from bridge.site.sessions.container_sessions import runs_commands
 from bridge.site.sessions.port_sessions import forwards_ports
+from bridge.site.sessions.reach_sessions import reaches_services
 from bridge.site.submitter import ANNOUNCE, BUILDCONFIG
 from bridge.site.watcher import Watcher
 from bridge.workload import quantity
@@ -166,6 +167,7 @@ class Announcer:
             commands=runs_commands(self._batch, config),
             usage=True,
             ports=forwards_ports(self._batch, config),
+            reach=reaches_services(self._batch, config),
         )
 
     def _job_user(self, config: SiteConfig) -> JobUser | None:

@@ -127,6 +127,18 @@ EXPOSED_CONNECTIONS = Counter(
 EXPOSED_BYTES = Counter(
     "podbridge_exposed_bytes_total", "Bytes to (in) and from (out) exposed ports of pods on pools.", ["direction"]
 )
+REACHING_PODS = Gauge("podbridge_reaching_pods", "Pods on pools whose connections to Services have a stream.")
+REACH_OPEN = Gauge("podbridge_reach_open_connections", "Open connections of pods on pools to Services.")
+REACH_CONNECTIONS = Counter(
+    "podbridge_reach_connections_total",
+    "Connections of pods on pools to Services, by result: opened, refused.",
+    ["result"],
+)
+REACH_BYTES = Counter(
+    "podbridge_reach_bytes_total",
+    "Bytes to (in) and from (out) pods on pools by connections to Services.",
+    ["direction"],
+)
 CERTIFICATE_EXPIRY = Gauge("podbridge_certificate_expiry_timestamp_seconds", "Expiry time of the serving certificate.")
 SCHEDULER_PODS = Gauge(
     "podbridge_scheduler_pods",

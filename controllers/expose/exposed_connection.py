@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +17,7 @@ from bridge.pools.pool_interface import Pool
 from bridge.protocol.model.sessions import Connection
 from bridge.telemetry.metrics import EXPOSED_BYTES, EXPOSED_CONNECTIONS, EXPOSED_OPEN
 from controllers.expose.listeners import Target
+from controllers.forwarded_socket import ForwardedSocket, reset
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +26,6 @@ QUIET = 2.0
 POLL = 0.2
 MOST_CONNECTIONS = 1024
 """Connections of one process; a pod has an eighth of them at most."""
-PIECE = 64 * 1024
-HALF_OPEN = 60.0
-"""Seconds without data after which a connection is closed whose other direction the pod has ended."""
-_KEEPALIVE = {socket.TCP_NODELAY: 1, socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
-_RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 Find = Callable[[str, str], tuple[Mapping[str, Any], Pool | None] | None]
 
 
@@ -74,7 +68,7 @@ class ExposedConnections:
                 self._used_at = now
 
     def _serve(self, client: socket.socket, target: Target, leave: Callable[[], None]) -> None:
-        connection = ExposedConnection(client)
+        connection = ForwardedSocket(client, EXPOSED_BYTES)
         begin, end, pool_name = time.monotonic(), "an unexpected error", ""
         try:
             with ExitStack() as undo:
@@ -115,74 +109,3 @@ class ExposedConnections:
         if found is None or pool is None or connect is None:
             raise SiteDownError("the pod is gone, or its pool forwards no ports at present")
         return found[0], pool, connect
-
-
-class ExposedConnection:
-    """One connection of a client. It is reset at the end, unless both sides have ended it."""
-
-    def __init__(self, client: socket.socket) -> None:
-        self._client = client
-        self._is_complete = self._is_over = False
-        self.sent = self.received = 0
-        self.peer = ""
-        with contextlib.suppress(OSError):  # the client may be gone already
-            self.peer = str(client.getpeername()[0])
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEPALIVE.items():
-                client.setsockopt(socket.IPPROTO_TCP, option, value)
-
-    def forward(self, session: Connection) -> str:
-        """Forward data in both directions, until both have ended or one side is gone; return why, for the log."""
-        sender = threading.Thread(target=self._send_input, args=(session,), name="expose-input", daemon=True)
-        sender.start()
-        try:
-            while data := session.receive():
-                self._client.sendall(data)
-                self.received += len(data)
-                EXPOSED_BYTES.labels("out").inc(len(data))
-            if data is None:
-                return "reset by the port"
-            self._client.shutdown(socket.SHUT_WR)
-            self._await_end(sender)
-            return "closed by both sides" if self._is_complete else "closed by the port"
-        finally:
-            self._is_over = True
-            session.close()
-            # ends a recv() of the other thread, and sends nothing
-            with contextlib.suppress(OSError):
-                self._client.shutdown(socket.SHUT_RD)
-            sender.join()
-
-    def _await_end(self, sender: threading.Thread) -> None:
-        """Wait for the end of the client's direction, as long as it sends something."""
-        sent = -1
-        while sender.is_alive() and self.sent != sent:
-            sent = self.sent
-            sender.join(HALF_OPEN)
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._is_complete:
-            self._client.close()
-        else:
-            reset(self._client)
-
-    def _send_input(self, session: Connection) -> None:
-        try:
-            while data := self._client.recv(PIECE):
-                session.send(data)
-                self.sent += len(data)
-                EXPOSED_BYTES.labels("in").inc(len(data))
-            if not self._is_over:
-                session.end_input()
-                self._is_complete = True
-        except (BridgeError, OSError) as error:
-            log.debug("input of an exposed connection ended", extra=kv(error=error))
-            session.close()
-
-
-def reset(client: socket.socket) -> None:
-    """Close a connection so that the client notices that it is not complete."""
-    with contextlib.suppress(OSError):
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
-    client.close()

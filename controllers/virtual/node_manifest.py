@@ -46,6 +46,7 @@ class PoolStatus:
     gangs: bool = False
     """Whether the site runs the pods of a group as one job."""
     heterogeneous_gangs: bool = False
+    reaches: bool = False
     """Whether these pods may request different resources."""
     gang_races: bool | None = None
     """Whether it accepts places of groups that race; ``None`` as for ``races``."""
@@ -177,6 +178,7 @@ def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, s
     gangs = {
         names.GANGS_ALLOWED: _flag(state.gangs),
         names.HETEROGENEOUS_GANGS_ALLOWED: _flag(state.heterogeneous_gangs),
+        names.REACH_ALLOWED: _flag(state.reaches),
     }
     return {
         names.SITE_ANNOUNCED: record(valid),

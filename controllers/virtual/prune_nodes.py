@@ -22,6 +22,7 @@ _ANNOTATIONS = (
     names.TRACEPARENT,
     names.EXPOSE,
     names.EXPOSE_PERMITTED,
+    names.REACH,
 )
 _SPEC = ("nodeName", "restartPolicy", "terminationGracePeriodSeconds", "readinessGates", "serviceAccountName")
 _WORD = 32

@@ -21,7 +21,7 @@ from bridge.logs import kv
 from bridge.pools.pool_interface import Pool, SiteFolders
 from bridge.pools.registry import PoolSource
 from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
-from bridge.workload import exposure, pods, pool_selection
+from bridge.workload import exposure, pods, pool_selection, reaching
 from controllers.brakes import Brakes, config_map_path
 from controllers.virtual import site_folder, virtual_node_decide
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
@@ -58,6 +58,7 @@ class VirtualNodes(Loop):
     ) -> None:
         super().__init__("virtual-nodes", (shared.nodes,), elector, 4, shared.clock)
         config, kube, events, clock = shared.config, shared.kube, shared.events, shared.clock
+        self._may_reach = config.pools.may_reach
         self.settings = settings
         self._kube = kube
         self._nodes = shared.nodes
@@ -92,6 +93,8 @@ class VirtualNodes(Loop):
         self._supervisor: Supervisor | None = None
         self.exposed_changed: Callable[[], object] = lambda: None
         """Called after each change of a pod with exposed ports."""
+        self.reaching_changed: Callable[[], object] = lambda: None
+        """Likewise, of a pod that reaches Services."""
 
     @property
     def busy(self) -> bool:
@@ -112,6 +115,13 @@ class VirtualNodes(Loop):
 
     def exposed(self) -> Iterator[tuple[Mapping[str, Any], Pool | None]]:
         """Return the pods with exposed ports on virtual nodes, each with its pool as :meth:`find`."""
+        return (each for each in self._with_services() if exposure.is_exposed(each[0]))
+
+    def reaching(self) -> Iterator[tuple[Mapping[str, Any], Pool | None]]:
+        """Return the pods that reach Services, likewise."""
+        return (each for each in self._with_services() if reaching.is_reaching(each[0]))
+
+    def _with_services(self) -> Iterator[tuple[Mapping[str, Any], Pool | None]]:
         for record in list(self._records.values()):
             if record.usable:
                 yield from ((pod, record.pool) for pod in record.cache.picked().values())
@@ -243,7 +253,7 @@ class VirtualNodes(Loop):
             PODS,
             name=f"pods-{name}",
             prune=prune,
-            pick=exposure.is_exposed,
+            pick=_uses_services,
             field_selector=selector,
             clock=self.clock,
         )
@@ -265,6 +275,8 @@ class VirtualNodes(Loop):
         self._reconciler.add(pool, pods.uid(states[0]))
         if any(map(exposure.is_exposed, states)):
             self.exposed_changed()
+        if any(map(reaching.is_reaching, states)):
+            self.reaching_changed()
 
     def _readable_state(self, record: PoolState) -> PoolStatus | None:
         try:
@@ -303,6 +315,7 @@ class VirtualNodes(Loop):
             races=races,
             gangs=pool.gangs,
             heterogeneous_gangs=pool.heterogeneous_gangs,
+            reaches=pool.reaches is not None and self._may_reach(pool.name),
             gang_races=gang_races,
             expected_wait=loop_state.expected_wait,
         )
@@ -349,6 +362,10 @@ class VirtualNodes(Loop):
 
     def _call(self, key: str, call: Callable[[], None]) -> None:
         self.workers.submit(key, call, kind=key.partition("/")[0])
+
+
+def _uses_services(pod: Mapping[str, Any]) -> bool:
+    return exposure.is_exposed(pod) or reaching.is_reaching(pod)
 
 
 def _folders(pool: Pool | None) -> SiteFolders | None:

@@ -25,6 +25,7 @@ REASONS = {
             "BridgeNotExposed",
             "[Services](../users/run-pods.md#services) do not reach an exposed port; the message says why",
         ),
+        ("BridgeNotReached", "the pod does not reach a [Service](../users/run-pods.md#reach-services)"),
         ("BridgeFailed", "the pod failed at the site"),
         ("BridgeJobLost", "the job no longer exists at the site; the pod has failed"),
     ),

@@ -15,7 +15,7 @@ from bridge.config.interlink import InterlinkSection
 from bridge.config.policies import FIELDS, SIZES
 from bridge.config.pool_kind import RestSection
 from bridge.telemetry import metrics  # noqa: F401  (registers the metrics)
-from bridge.workload import exposure, pool_selection
+from bridge.workload import exposure, pool_selection, reaching
 from bridge.workload.annotations import KEYS, Key
 from bridge.workload.groups import MAX_TOGETHER
 from bridge.workload.kinds.kind_table import GANG_VALUES
@@ -33,6 +33,11 @@ POOL_ANNOTATIONS = (
         names.EXPOSE,
         "TCP ports by which [Services](../users/run-pods.md#services) reach the pod: `8888`, `8888,9000`, or `true` "
         f"for all declared ones; at most {exposure.MOST}",
+    ),
+    (
+        names.REACH,
+        "[Services](../users/run-pods.md#reach-services) that the pod reaches: `scheduler:8786`, `db.other:5432`, "
+        f"`web:8080:80` (port 80 at port 8080); at most {reaching.MOST}",
     ),
 )
 SITE_ANNOTATIONS = (
@@ -114,6 +119,7 @@ OWN_NAMES = (
         "virtual node annotation",
         "`true` if their pods may request different resources",
     ),
+    (names.REACH_ALLOWED, "virtual node annotation", "`true` if its pods may reach Services"),
     (names.EXPECTED_WAIT, "virtual node annotation", "expected wait in seconds"),
     (names.METRICS_PATH_ANNOTATION, "virtual node annotation", f"`{names.METRICS_PATH}/<pool>`, for metrics-server"),
     (names.JOB_INTENT, "pod annotation", "the pool, if it cannot list its jobs; set before the submission"),

@@ -23,7 +23,7 @@ class PoolView:
 
     ``races``: its site accepts places of pods that race, ``gang_races``: also of groups. ``gangs``: its site runs the
     pods of a group as one job, ``heterogeneous``: also if they request different resources. ``wait``: seconds that a
-    job probably waits there.
+    job probably waits there. ``reaches``: its pods may reach Services.
     """
 
     node: NodeView
@@ -33,6 +33,7 @@ class PoolView:
     wait: float = 0.0
     gang_races: bool = False
     heterogeneous: bool = False
+    reaches: bool = False
 
 
 def pool_view(node: Mapping[str, Any], view: NodeView) -> PoolView:
@@ -48,6 +49,7 @@ def pool_view(node: Mapping[str, Any], view: NodeView) -> PoolView:
         gangs=annotations.get(names.GANGS_ALLOWED) == "true",
         wait=float(text) if text.isascii() and text.isdigit() else 0.0,
         gang_races=annotations.get(names.GANG_RACE_ALLOWED) == "true",
+        reaches=annotations.get(names.REACH_ALLOWED) == "true",
         heterogeneous=annotations.get(names.HETEROGENEOUS_GANGS_ALLOWED) == "true",
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bridge import names
-from bridge.workload import eligibility, pool_selection, resources
+from bridge.workload import eligibility, pool_selection, reaching, resources
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler import member_places
@@ -19,14 +19,16 @@ from scheduler.places.place_view import PlaceView
 class Kind(NamedTuple):
     """What a pod selects and requests.
 
-    ``spec`` has the fields of :data:`bridge.workload.eligibility.SPEC_FIELDS`.
+    ``spec`` has the fields of :data:`bridge.workload.eligibility.SPEC_FIELDS`. ``reaches``: it reaches Services.
     """
 
     selector: pool_selection.PoolSelector
     spec: Mapping[str, Any]
     requested: Resources
+    reaches: bool = False
 
 
+NO_REACH = "its pods reach no Services"
 _OnNode = tuple[Mapping[str, Any], Resources]
 """What the members of one kind on one node of the colocated Slurm need: as of :class:`Kind`, for all of them."""
 
@@ -61,8 +63,11 @@ class Shape:
         """Return the reason why the virtual node of a pool is refused, whatever is on it; empty if it is not."""
         why = self._refusals.get(name)
         if why is None:
-            why = self._refusals[name] = self._refused(self._view.pools[name].node)
+            why = self._refusals[name] = self._no_reach(name) or self._refused(self._view.pools[name].node)
         return why
+
+    def _no_reach(self, name: str) -> str:
+        return NO_REACH if any(kind.reaches for kind in self._kinds) and not self._view.pools[name].reaches else ""
 
     def is_selected(self, name: str) -> bool:
         """Whether every member selects the pool."""
@@ -125,7 +130,8 @@ class Shapes:
         """Return the shape of a group with these members, at least one."""
         each = [_kind(pod) for pod in members]
         together = member_places.together(members) if len(members) > 1 else 1
-        key = together, tuple([(kind.selector, repr((sorted(kind.requested.items()), kind.spec))) for kind in each])
+        texts = (repr((sorted(kind.requested.items()), kind.spec, kind.reaches)) for kind in each)
+        key = together, tuple([(kind.selector, text) for kind, text in zip(each, texts, strict=True)])
         shape = self._by_key.get(key)
         if shape is None:
             kinds = dict(zip(key[1], each, strict=True))
@@ -136,7 +142,7 @@ class Shapes:
 
 def _kind(pod: Pod) -> Kind:
     spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
-    return Kind(pool_selection.of(pod), spec, resources.node_requests(pod["spec"]))
+    return Kind(pool_selection.of(pod), spec, resources.node_requests(pod["spec"]), reaching.is_reaching(pod))
 
 
 def too_full(occupancy: PlannedOccupancy, requested: Resources, node: NodeView) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -18,6 +19,7 @@ from bridge.serving.health import Health
 from controllers.expose.expose_decide import usable_address
 from controllers.expose.expose_loop import Exposure
 from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
+from controllers.reach.reach_loop import Reaching
 from controllers.virtual.node_manifest import NodeSettings
 from controllers.virtual.virtual_node_loop import VirtualNodes
 
@@ -41,6 +43,14 @@ def endpoint_address(config: Config) -> str | None:
     """Return this process's IP address for endpoints: ``pools.expose.address`` or ``$POD_IP``; ``None``: none fits."""
     configured = config.pools.expose.address
     return usable_address(str(configured) if configured is not None else os.environ.get("POD_IP"))
+
+
+def _own_addresses(config: Config, server: str, address: str) -> frozenset[str]:
+    """Return the addresses to which no connection of a pod may lead: this process's, and the API server's."""
+    found = {address, os.environ.get("POD_IP") or address, str(endpoint_address(config))}
+    with contextlib.suppress(OSError):
+        found |= {str(info[4][0]) for info in socket.getaddrinfo(urlsplit(server).hostname, None)}
+    return frozenset(found)
 
 
 def kubelet_settings(config: Config, address: str) -> KubeletSettings:
@@ -84,6 +94,10 @@ class HubPools:
             self._exposure = Exposure(shared, elector, self.loop, endpoint_address(config))
             self.loop.exposed_changed = self._exposure.wake
             self.loops.append(self._exposure)
+        if pools.reach:
+            reaching = Reaching(shared, elector, self.loop, _own_addresses(config, shared.kube.server, address))
+            self.loop.reaching_changed = reaching.wake
+            self.loops.append(reaching)
 
     def start(self, supervisor: Supervisor, health: Health) -> None:
         """Start the pools and the kubelet API. The caller starts :attr:`loops` afterwards."""

@@ -51,6 +51,10 @@ class InProcessClient:
         """Refuse: interLink's API has no connections to ports."""
         raise SiteRefusedError("interLink's API connects to no ports of pods", reason="PortsNotSupported")
 
+    def reach(self, job: str) -> Session:
+        """Refuse: interLink's API has no connections to Services."""
+        raise SiteRefusedError("interLink's API lets pods reach no Services", reason="ReachNotSupported")
+
 
 class _Log:
     """The pieces of a log. Any thread may close it; the reader then ends at its next wait."""

@@ -52,7 +52,7 @@ class PolledPool(abc.ABC):
 
     lists = folders = holds = refreshes = None
     gangs = heterogeneous_gangs = False
-    sessions = connections = usage = None
+    sessions = connections = reaches = usage = None
 
     def __init__(
         self,

@@ -200,6 +200,14 @@ class SubmitterPool(AnnouncedPool):
     def _connect(self, pod: Pod, port: int) -> Connection:
         return self._client.connect(pod["metadata"]["uid"], port)
 
+    @property
+    def reaches(self) -> Callable[[Pod], Session] | None:
+        """Opens the stream of a running pod's connections to Services, if the site has announced that it may."""
+        return self._reach if (announce := self.announcement) and announce.reach else None
+
+    def _reach(self, pod: Pod) -> Session:
+        return self._client.reach(pod["metadata"]["uid"])
+
     def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
         """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""
         return self._client.logs(pod["metadata"]["uid"], options)

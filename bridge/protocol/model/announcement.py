@@ -52,4 +52,5 @@ class Announcement(Value):
     gang_grants: bool = Field(False, description="Whether the job of a group can wait for its grant.")
     commands: bool = Field(False, description="Whether commands run in the containers of running jobs.")
     usage: bool = Field(False, description="Whether the site measures the CPU time and memory of containers.")
+    reach: bool = Field(False, description="Whether pods may reach Services of their cluster.")
     ports: bool = Field(False, description="Whether the site connects to ports of running jobs.")

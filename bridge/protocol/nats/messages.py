@@ -212,6 +212,12 @@ class Connect(Message):
     stream: StreamId
 
 
+class Reach(Message):
+    """Body of ``reach``: a pod's connections to Services (:mod:`bridge.relay`). Chunks as for ``exec``."""
+
+    stream: StreamId
+
+
 class StreamHead(Message):
     """Head of a chunk of a two-way stream: one line of JSON, followed by the data. Number 0: there is no data.
 

@@ -16,7 +16,7 @@ from bridge.protocol.nats import messages
 from bridge.protocol.nats.envelope import GarbledError, pack, parse, parse_body
 from bridge.protocol.nats.log_reader import LogReader
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS, A, B, RequestKind
+from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS, REACH, A, B, RequestKind
 from bridge.protocol.nats.session_client import NatsConnection, NatsSession, SessionStream
 from bridge.protocol.nats.subjects import Subjects
 from bridge.protocol.nats.two_way import TwoWays
@@ -83,6 +83,12 @@ class PoolClient:
         name = secrets.token_hex(16)
         connection = NatsConnection(self._link, self._subjects, name, self._clock, self._streams)
         return self._opened(connection, CONNECT, job, messages.Connect(port=port, stream=name))
+
+    def reach(self, job: str) -> NatsSession:
+        """Open the stream of a pod's connections to Services. The caller must close it."""
+        name = secrets.token_hex(16)
+        session = NatsSession(self._link, self._subjects, name, self._clock, self._streams)
+        return self._opened(session, REACH, job, messages.Reach(stream=name))
 
     def _opened(self, stream: S, kind: RequestKind[B, messages.Empty], job: str, body: B) -> S:
         try:

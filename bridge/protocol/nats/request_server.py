@@ -16,7 +16,7 @@ from bridge.protocol.nats.envelope import LIMITS, GarbledError, pack, parse, par
 from bridge.protocol.nats.log_streams import StreamClosed, Streams, Write
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_session import Respond, TracedRespond
-from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS, REQUESTS, A, B, RequestKind
+from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS, REACH, REQUESTS, A, B, RequestKind
 from bridge.protocol.nats.session_server import Run, Sessions
 from bridge.protocol.nats.subjects import ANY, Subjects, last_token, owner_of
 from bridge.telemetry import tracing
@@ -53,6 +53,9 @@ class SubmitterHandlers(Protocol):
     def connect(self, owner: str, job: str, port: messages.Connect) -> Run:
         """Return the function that connects to the port, likewise."""
 
+    def reach(self, owner: str, job: str, reach: messages.Reach) -> Run:
+        """Return the function that passes on a pod's connections to Services, likewise."""
+
 
 class Server:
     """Answers the requests to one pool. If a pool has several submitters, one of them answers each request.
@@ -81,7 +84,7 @@ class Server:
 
     def _handler(self, kind: RequestKind[B, A]) -> Callable[[str, bytes, Respond | None], None]:
         carry_out: Callable[[str, str, B], messages.Message]
-        sessions: dict[object, object] = {EXEC: self._exec, CONNECT: self._connect}
+        sessions: dict[object, object] = {EXEC: self._exec, CONNECT: self._connect, REACH: self._reach}
         carry_out = sessions.get(kind) or kind.handler_of(self._handlers)  # type: ignore[assignment]
 
         def handle(subject: str, data: bytes, respond: Respond | None) -> None:
@@ -121,6 +124,10 @@ class Server:
 
     def _connect(self, owner: str, job: str, port: messages.Connect) -> messages.Empty:
         self._sessions.start(CONNECT, owner, job, port.stream, self._handlers.connect(owner, job, port))
+        return messages.EMPTY
+
+    def _reach(self, owner: str, job: str, reach: messages.Reach) -> messages.Empty:
+        self._sessions.start(REACH, owner, job, reach.stream, self._handlers.reach(owner, job, reach))
         return messages.EMPTY
 
     def _request(self, kind: RequestKind[B, A], subject: str, data: bytes) -> tuple[messages.Request, B]:

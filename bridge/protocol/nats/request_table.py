@@ -88,6 +88,7 @@ DESCRIBE = RequestKind("describe", Empty, messages.Description, threads=1, of_jo
 EXEC = RequestKind("exec", messages.Exec, Empty, timeout=30.0)
 USAGE = RequestKind("usage", messages.UsageRequest, messages.UsageAnswer, timeout=4.0, threads=1, of_job=False)
 CONNECT = RequestKind("connect", messages.Connect, Empty, timeout=30.0)
+REACH = RequestKind("reach", messages.Reach, Empty, timeout=30.0)
 REQUESTS: dict[str, RequestKind[Any, Any]] = {
     kind.name: kind for kind in list(globals().values()) if isinstance(kind, RequestKind)
 }
@@ -107,3 +108,6 @@ class SubmitterClient(Protocol):
 
     def connect(self, job: str, port: int) -> Connection:
         """Connect to a port of a pod."""
+
+    def reach(self, job: str) -> Session:
+        """Open the stream of a pod's connections to Services."""

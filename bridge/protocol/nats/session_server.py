@@ -14,7 +14,7 @@ from bridge.logs import kv
 from bridge.protocol.model.sessions import EXIT
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_session import Respond
-from bridge.protocol.nats.request_table import CONNECT, EXEC, RequestKind
+from bridge.protocol.nats.request_table import CONNECT, EXEC, REACH, RequestKind
 from bridge.protocol.nats.subjects import Subjects, last_token, owner_of
 from bridge.protocol.nats.two_way import StreamClosedError, TwoWay, TwoWays
 
@@ -24,6 +24,9 @@ MOST_SESSIONS = 256
 """Commands at once, for all owners. A job has an eighth of them at most."""
 MOST_CONNECTIONS = 1024
 """Connections to ports at once, likewise."""
+MOST_REACHING = 256
+"""Pods at once whose connections to Services have a stream. A job has few: that of a hub that is gone ends late."""
+_OF_ONE_POD = 4
 
 Run = Callable[[TwoWay], None]
 """Carries out a session to its end."""
@@ -38,6 +41,7 @@ class Sessions:
         self._shares = {
             EXEC: Shares(MOST_SESSIONS, "sessions", "cluster", "job"),
             CONNECT: Shares(MOST_CONNECTIONS, "connections", "cluster", "job"),
+            REACH: Shares(MOST_REACHING, "streams to Services", "cluster", "job", of_member=_OF_ONE_POD),
         }
         link.subscribe(subjects.inputs, self._on_chunk, threads=0)
 

@@ -3,14 +3,6 @@
 # Input and terminal of containers with stdin or tty (CONSOLE; TERMINAL: tty, ONCE: stdinOnce). CONSOLE_PROGRAM is
 # bridge/script/console.py. Scripts of other pods do not contain this part.
 
-# find_python: PYTHON is a Python of this machine.
-find_python() {
-    for PYTHON in python3 /usr/libexec/platform-python; do
-        ! PYTHON=$(type -P -- "$PYTHON") || return 0
-    done
-    return 1
-}
-
 # open_console I: start the program that holds input and output of the container; OUTPUT is its log.
 open_console() {
     local place=run/${NAME[$1]}

@@ -5,7 +5,7 @@
 declare -a BEGAN_AT
 declare -A HOST_PATH HOST_TYPE HOST_FREE
 HOST_AREAS=() SCRATCH_HELD='' IGNORE_USERS=''
-STOPPING='' CURRENT=0 FORCED='' STOP_BY='' DEADLINE_AT=''
+STOPPING='' CURRENT=0 FORCED='' STOP_BY='' DEADLINE_AT='' REACHER=''
 FIRST_BACKOFF=$((${PODBRIDGE_FIRST_BACKOFF_SECONDS:-10} * 100))
 
 main() {
@@ -79,6 +79,7 @@ prepare() {
     REFUSED=FailedMount POD_MESSAGE='/etc/hosts of the containers could not be written'
     make_hosts || return 1
     REFUSED=NotPossibleAtSite
+    [[ ! ${REACHES-} ]] || open_reach || return 1
     users_given || return 1
     REFUSED=ProbeNotPossible
     local way
@@ -243,6 +244,7 @@ finish() {
     flush
     [[ $SIZE_PID ]] && end_group "$SIZE_PID"
     [[ $USAGE_PID ]] && end_group "$USAGE_PID"
+    [[ $REACHER ]] && end_group "$REACHER"
     end_terminal run/terminal.*
     runtime_end
     unmount_fuse

@@ -220,6 +220,7 @@ is_in_container() {
     case $RESULT in
     '' | configured | created | initialized) return 1 ;;
     esac
+    [[ ! $REACHER ]] || tell_inner "$1"
 }
 
 runtime_exec() {

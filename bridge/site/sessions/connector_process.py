@@ -12,13 +12,13 @@ import logging
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from bridge.errors import SiteRefusedError
 from bridge.logs import kv
+from bridge.relay import multiplexer
+from bridge.relay.relayed import RelayedConnection, frames, refused
 from bridge.site.cpus import all_given
-from bridge.site.sessions import connector
 from bridge.site.sessions.command_process import Started, end_process
 
 log = logging.getLogger(__name__)
@@ -31,109 +31,10 @@ SILENCE = 30.0
 POLL = 1.0
 _TRIES = 3
 _LONGEST_ERROR = 1000
-_ENDED = "the connection was ended"
 
 
 class StaleError(Exception):
     """The process accepts no connection: why it has ended, or nothing if its containers are not the present ones."""
-
-
-class PortConnection:
-    """One connection to a port of a pod. One thread receives, one sends; any may close it."""
-
-    def __init__(self, process: ConnectorProcess, number: int) -> None:
-        self._process, self._number = process, number
-        self._changed = threading.Condition()
-        self._arrived: deque[bytes] = deque()
-        self._waiting_bytes = self._taken = 0
-        self._credit = connector.WINDOW
-        self._is_open = self._is_complete = self._is_closed = False
-        self._reason: str | None = None
-
-    def wait_until_open(self) -> None:
-        """Wait for the answer. Raises SiteRefusedError."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_open or self._is_closed)
-            if not self._is_open:
-                raise _refused(self._reason or _ENDED)
-
-    def receive(self) -> bytes | None:
-        """Wait for data of the port; empty: all was received; ``None``: the connection was reset or closed.
-
-        Raises SiteRefusedError if the process has ended.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._arrived or self._is_complete or self._is_closed)
-            if not self._arrived:
-                if self._reason and not self._is_complete:
-                    raise _refused(self._reason)
-                return b"" if self._is_complete else None
-            data = self._arrived.popleft()
-            self._waiting_bytes -= len(data)
-            self._taken += len(data)
-            taken = self._taken
-            if self._arrived and taken < connector.WINDOW // 4:
-                return data
-            self._taken = 0
-        self._process.send(connector.CREDIT, self._number, connector.NUMBER.pack(taken))
-        return data
-
-    def send(self, data: bytes) -> None:
-        """Send data to the port; wait while it does not take more. Ignored after the end."""
-        for start in range(0, len(data), connector.PIECE):
-            piece = data[start : start + connector.PIECE]
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or self._credit >= connector.PIECE)
-                if self._is_closed:
-                    return
-                self._credit -= len(piece)
-            self._process.send(connector.DATA, self._number, piece)
-
-    def end_input(self) -> None:
-        """End the direction to the port."""
-        self._process.send(connector.END, self._number)
-
-    def close(self) -> None:
-        """Close the connection. Idempotent."""
-        if self.closed(""):
-            self._process.send(connector.CLOSE, self._number)
-        self._process.forget(self._number)
-
-    # --- what the process sends, on its thread ------------------------------------------------------------------------
-    def opened(self) -> None:
-        """The connection is open."""
-        with self._changed:
-            self._is_open = True
-            self._changed.notify_all()
-
-    def deliver(self, data: bytes) -> bool:
-        """Accept data; return whether it was within the window."""
-        with self._changed:
-            self._waiting_bytes += len(data)
-            self._arrived.append(data)
-            self._changed.notify_all()
-            return self._waiting_bytes <= connector.WINDOW
-
-    def completed(self) -> None:
-        """The port sends no more."""
-        with self._changed:
-            self._is_complete = True
-            self._changed.notify_all()
-
-    def credited(self, count: int) -> None:
-        """The port has taken some bytes."""
-        with self._changed:
-            self._credit = min(self._credit + count, connector.WINDOW)
-            self._changed.notify_all()
-
-    def closed(self, reason: str) -> bool:
-        """The connection is over; return whether it was not before."""
-        with self._changed:
-            was_closed, self._is_closed = self._is_closed, True
-            if not was_closed:
-                self._reason = reason
-            self._changed.notify_all()
-        return not was_closed
 
 
 class ConnectorProcess:
@@ -143,7 +44,7 @@ class ConnectorProcess:
         self._job, self._start, self._is_over = job, start, is_over
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._numbers = itertools.count(1)
-        self._connections: dict[int, PortConnection] = {}
+        self._connections: dict[int, RelayedConnection] = {}
         self._used_at = self._heard_at = time.monotonic()
         self._reason = ""
         self._errors = b""
@@ -154,15 +55,15 @@ class ConnectorProcess:
         # not the caller's thread: the process ends with the thread that started it
         threading.Thread(target=self._run, name="site-connector", daemon=True).start()
 
-    def open(self, port: int) -> PortConnection:
+    def open(self, port: int) -> RelayedConnection:
         """Connect to a port. Raises SiteRefusedError, or :class:`StaleError` if another process must do it."""
         self._is_ready.wait()
         with self._lock:
             if not self.is_usable:
                 raise StaleError(self._reason)
             number = next(self._numbers)
-            self._connections[number] = connection = PortConnection(self, number)
-        self.send(connector.OPEN, number, connector.NUMBER.pack(port))
+            self._connections[number] = connection = RelayedConnection(self, number)
+        self.send(multiplexer.OPEN, number, multiplexer.NUMBER.pack(port))
         try:
             connection.wait_until_open()
         except SiteRefusedError:
@@ -174,7 +75,7 @@ class ConnectorProcess:
 
     def send(self, kind: int, number: int, payload: bytes = b"") -> None:
         """Send a frame, unless the process has ended."""
-        frame = connector.HEAD.pack(kind, number, len(payload)) + payload
+        frame = multiplexer.HEAD.pack(kind, number, len(payload)) + payload
         with self._writing:
             while frame and self._started is not None and self._started.stdin is not None:
                 if _ready(self._started.stdin, POLL):
@@ -263,41 +164,24 @@ class ConnectorProcess:
             try:  # only if it does not wait: nobody else would detect the silence
                 if started.stdin is not None and _ready(started.stdin, 0):
                     with contextlib.suppress(OSError):
-                        started.stdin.write(connector.HEAD.pack(connector.PING, 0, 0))
+                        started.stdin.write(multiplexer.HEAD.pack(multiplexer.PING, 0, 0))
             finally:
                 self._writing.release()
         return ""
 
     def _take(self, received: bytes) -> tuple[bytes, str]:
         """Handle complete frames; return the rest, and what is wrong."""
-        size = connector.HEAD.size
-        while len(received) >= size:
-            kind, number, length = connector.HEAD.unpack_from(received)
-            if len(received) < size + length:
-                break
-            payload, received = received[size : size + length], received[size + length :]
+        complete, rest = frames(received)
+        for kind, number, payload in complete:
             connection = self._connections.get(number)
-            if connection is not None and not self._handle(connection, kind, payload):
+            if connection is None:
+                continue
+            if kind == multiplexer.STALE:
+                self.is_usable = False
+                connection.closed("")
+            elif not connection.handle(kind, payload):
                 return b"", "the connector violates its protocol"
-        return received, ""
-
-    def _handle(self, connection: PortConnection, kind: int, payload: bytes) -> bool:
-        if kind == connector.OPENED:
-            connection.opened()
-        elif kind == connector.DATA:
-            return connection.deliver(payload)
-        elif kind == connector.END:
-            connection.completed()
-        elif kind == connector.CREDIT and len(payload) == connector.NUMBER.size:
-            connection.credited(connector.NUMBER.unpack(payload)[0])
-        elif kind == connector.STALE:
-            self.is_usable = False
-            connection.closed("")
-        elif kind == connector.CLOSE:
-            connection.closed(payload[:_LONGEST_ERROR].decode("utf-8", "replace"))
-        else:
-            return False
-        return True
+        return rest, ""
 
 
 class Connectors:
@@ -307,7 +191,7 @@ class Connectors:
         self._lock = threading.Lock()
         self._processes: dict[str, ConnectorProcess] = {}
 
-    def open(self, job: str, start: Callable[[], Started], is_over: Callable[[], bool], port: int) -> PortConnection:
+    def open(self, job: str, start: Callable[[], Started], is_over: Callable[[], bool], port: int) -> RelayedConnection:
         """Connect to a port of a pod; see :class:`ConnectorProcess`. Raises SiteRefusedError."""
         for _ in range(_TRIES):
             with self._lock:
@@ -319,15 +203,11 @@ class Connectors:
                 return process.open(port)
             except StaleError as error:
                 if is_new and (reason := str(error)):
-                    raise _refused(reason) from None
-        raise _refused("the containers of the pod are starting again")
+                    raise refused(reason) from None
+        raise refused("the containers of the pod are starting again")
 
 
 def _ready(file: object, seconds: float) -> bool:
     poll = select.poll()
     poll.register(file, select.POLLOUT)  # type: ignore[arg-type]
     return bool(poll.poll(seconds * 1000))
-
-
-def _refused(text: str) -> SiteRefusedError:
-    return SiteRefusedError(text, reason="NotConnected")

@@ -5,25 +5,24 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from bridge.errors import SiteError, SiteRefusedError
 from bridge.protocol.model.sessions import EXIT, STDIN, STDOUT
 from bridge.protocol.nats.two_way import StreamClosedError, TwoWay
+from bridge.relay import multiplexer, pod_processes, programs
+from bridge.relay.relayed import RelayedConnection
 from bridge.site.batch.batch_interface import BatchSystem
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.jobs.job_folder import JobFolder
 from bridge.site.jobs.job_record import JobRecord
-from bridge.site.sessions import command_process
-from bridge.site.sessions.connector_process import Connectors, PortConnection
+from bridge.site.sessions import command_process, connector
+from bridge.site.sessions.connector_process import Connectors
 from bridge.site.sessions.container_sessions import entrance_of, require_entrance
 
 
 def program() -> str:
-    """Return the connector as one text: the second module does not import the first one, but follows it."""
-    folder = Path(__file__).parent
-    first, second = ((folder / name).read_text("utf-8") for name in ("pod_processes.py", "connector.py"))
-    return first + "".join(line for line in second.splitlines(True) if not line.startswith("from bridge."))
+    """Return the connector as one text."""
+    return programs.text(multiplexer, pod_processes, connector)
 
 
 _PROGRAM = program()
@@ -69,7 +68,7 @@ class PortSessions:
         return run
 
 
-def exchange(connection: PortConnection, stream: TwoWay) -> None:
+def exchange(connection: RelayedConnection, stream: TwoWay) -> None:
     """Pass on data in both directions, until both have ended or one side is gone."""
     input_ended = threading.Event()
 

@@ -17,7 +17,7 @@ import pytest
 
 from bridge.errors import SiteError, SiteRefusedError
 from bridge.protocol.nats.request_client import PoolClient
-from bridge.site.sessions.pod_processes import acceptors
+from bridge.relay.pod_processes import acceptors
 from cluster.polling import eventually
 from cluster.ports import free_block
 from tests import processes

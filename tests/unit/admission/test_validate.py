@@ -336,3 +336,31 @@ def test_a_policy_refuses_exposed_ports_without_the_permission() -> None:
 def test_without_a_range_of_ports_the_annotation_is_warned_about() -> None:
     body = exposed("80", tolerations=pool_selection.tolerations(["site-a"]))
     assert "pools.expose.ports is not configured" in validate.create(body, "alice", RULES).warnings[0]
+
+
+def reaching(text: str | None) -> dict[str, Any]:
+    annotations = {names.POOLS: "site-a", **({} if text is None else {names.REACH: text})}
+    return pod({"annotations": annotations, "namespace": "team"})
+
+
+def test_services_that_a_pod_reaches_are_checked_at_creation_and_change() -> None:
+    rules = replace(RULES, reaches=True)
+    assert validate.create(reaching("web:80"), "alice", rules) == validate.Verdict()
+    allowed = Scope(policy=NamespacePolicy.model_validate({"namespaces": ["*"], "reachNamespaces": ["other"]}))
+    assert validate.create(reaching("web.other:80"), "alice", rules, scope=allowed) == validate.Verdict()
+    never = Scope(policy=NamespacePolicy.model_validate({"namespaces": ["*"], "reach": False}))
+    for text, scope, problem in (
+        ("web", Scope(), f"annotation {names.REACH}: 'web' is not allowed; allowed: 1 to 16 of NAME:PORT"),
+        ("web.other:80", Scope(), "Service web of namespace other is not allowed; allowed: Services of team"),
+        ("web.third:80", allowed, "Service web of namespace third is not allowed; allowed: Services of team, other"),
+        ("web:80", never, "is not allowed in namespace team; allowed: no such annotation"),
+    ):
+        for verdict in (
+            validate.create(reaching(text), "alice", rules, scope=scope),
+            validate.update(reaching("db:80"), reaching(text), "alice", rules, scope),
+        ):
+            assert problem in str(verdict.invalid + verdict.forbidden)
+        assert validate.update(reaching(text), reaching(text), "alice", rules, scope) == validate.Verdict()
+    at_pool = {**reaching("web:80"), "spec": {**reaching("")["spec"], "tolerations": [{"operator": "Exists"}]}}
+    (warning,) = validate.create(at_pool, "alice", RULES).warnings
+    assert warning == f"annotation {names.REACH} has no effect: pools.reach is not configured"

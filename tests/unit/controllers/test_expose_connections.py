@@ -13,6 +13,7 @@ import pytest
 from bridge.errors import SiteDownError, SiteRefusedError
 from cluster.polling import eventually
 from cluster.ports import free_block
+from controllers import forwarded_socket
 from controllers.expose import exposed_connection, listeners
 from controllers.expose.exposed_connection import ExposedConnections
 from controllers.expose.listeners import Listeners
@@ -146,7 +147,7 @@ def test_a_client_that_resets_ends_the_connection(site):
         client = socket.create_connection(("127.0.0.1", made.ports()["u1", site.port]), timeout=20)
         client.sendall(b"x")
         eventually(lambda: site.connections.opened)
-        exposed_connection.reset(client)
+        forwarded_socket.reset(client)
         eventually(lambda: site.connections.opened[0].is_closed)
 
 
@@ -159,7 +160,7 @@ def test_another_pod_of_the_same_name_is_not_reached(site, uid):
 
 
 def test_a_client_that_never_ends_is_closed_after_the_port(site, monkeypatch):
-    monkeypatch.setattr(exposed_connection, "HALF_OPEN", 0.2)
+    monkeypatch.setattr(forwarded_socket, "HALF_OPEN", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with (

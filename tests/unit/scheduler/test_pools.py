@@ -384,3 +384,17 @@ def test_what_a_pool_can_do_is_on_its_virtual_node() -> None:
     assert (found.races, found.gangs, found.heterogeneous) == (False, True, False)
     raw = builders.node("a", annotations={names.HETEROGENEOUS_GANGS_ALLOWED: "true"}, ready="True")
     assert pool_view(raw, eligibility.view(raw)).heterogeneous
+
+
+def test_a_pod_that_reaches_services_goes_to_a_pool_that_lets_it() -> None:
+    first, second = pool("a"), dataclasses.replace(pool("b"), reaches=True)
+    one, plain = pod("u1"), pod("u2")
+    one["metadata"]["annotations"][names.REACH] = "web:80"
+    found = look([one, plain], first, second)
+    bound = [action for action in found if isinstance(action, BindToPool)]
+    places = {action.members[0][0]["metadata"]["uid"]: action.pool for action in bound}
+    assert places == {"u1": "b", "u2": "a"}
+    (waits,) = look([one], first)
+    assert isinstance(waits, SetCondition) and "its pods reach no Services" in waits.message
+    raw = builders.node("a", annotations={names.REACH_ALLOWED: "true"}, ready="True")
+    assert pool_view(raw, eligibility.view(raw)).reaches

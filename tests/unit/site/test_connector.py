@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.site.sessions.pod_processes import PodProcesses, acceptors
+from bridge.relay.pod_processes import PodProcesses, acceptors
 from bridge.site.sessions.port_sessions import program
 from cluster.polling import eventually
 

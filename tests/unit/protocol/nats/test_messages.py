@@ -38,6 +38,7 @@ LATER = {
     "commands": False,
     "usage": False,
     "ports": False,
+    "reach": False,
     "gang": "",
 }
 """Keys that later versions have added, with the value that means what a message without them means."""

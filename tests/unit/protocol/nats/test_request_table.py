@@ -15,7 +15,7 @@ from bridge.protocol.nats.messages import Empty, Message, Status
 from bridge.protocol.nats.nats_server_config import hub_permissions, site_permissions
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_server import Server
-from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS, REQUESTS, STATUS, RequestKind
+from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS, REACH, REQUESTS, STATUS, RequestKind
 from bridge.protocol.nats.subjects import Subjects, kind_of
 from bridge.site.submitter import Submitter
 from tests.fakes.clock import FakeClock
@@ -29,7 +29,7 @@ OLD = [
     for line in map(json.loads, Path(__file__).with_name("old_requests.jsonl").read_text().splitlines())
 ]
 KINDS = ["submit", "cancel", "status", "logs", "files", "grant", "snapshot", "describe"]
-NEWER = {"exec", "usage", "connect"}
+NEWER = {"exec", "usage", "connect", "reach"}
 """Requests that older submitters do not know."""
 
 
@@ -42,6 +42,7 @@ LATER = (
     ',"commands":false',
     ',"usage":false',
     ',"ports":false',
+    ',"reach":false',
     ',"gang":""',
 )
 """What later versions have added, with the value that means what a message without it means."""
@@ -118,20 +119,28 @@ def test_the_permissions_are_those_from_before_the_table() -> None:
     told = [f"{PREFIX}.alpha.{kind}" for kind in ("announce", "buildconfig", "event.*", "stream.*.*")]
     site = site_permissions(PREFIX, "alpha")
     asked = [f"{pattern} alpha" for pattern in patterns("alpha", "*")] + [
-        f"{PREFIX}.alpha.{pattern} alpha" for pattern in ("exec.*.*", "usage.*", "connect.*.*")
+        f"{PREFIX}.alpha.{pattern} alpha" for pattern in ("exec.*.*", "usage.*", "connect.*.*", "reach.*.*")
     ]
     streams = [f"{PREFIX}.alpha.{kind}.*.*" for kind in ("ack", "input")]
     assert (site.publish, site.subscribe, site.answers) == (told, [*asked, *streams], True)
     hub = hub_permissions(PREFIX, owner=OWNER)
     heard = [f"{PREFIX}.*.{kind}" for kind in ("announce", "buildconfig", f"event.{OWNER}", f"stream.{OWNER}.*")]
-    newer = [f"{PREFIX}.*.{kind}" for kind in (f"exec.{OWNER}.*", f"usage.{OWNER}", f"connect.{OWNER}.*")]
+    kinds = (f"exec.{OWNER}.*", f"usage.{OWNER}", f"connect.{OWNER}.*", f"reach.{OWNER}.*")
+    newer = [f"{PREFIX}.*.{kind}" for kind in kinds]
+    streams = [f"{PREFIX}.alpha.{kind}.*.*" for kind in ("ack", "input")]
+    assert (site.publish, site.subscribe, site.answers) == (told, [*asked, *streams], True)
+    hub = hub_permissions(PREFIX, owner=OWNER)
+    heard = [f"{PREFIX}.*.{kind}" for kind in ("announce", "buildconfig", f"event.{OWNER}", f"stream.{OWNER}.*")]
+    newer = [
+        f"{PREFIX}.*.{kind}" for kind in (f"exec.{OWNER}.*", f"usage.{OWNER}", f"connect.{OWNER}.*", f"reach.{OWNER}.*")
+    ]
     streams = [f"{PREFIX}.*.{kind}.{OWNER}.*" for kind in ("ack", "input")]
     assert hub.publish == [*patterns("*", OWNER), *newer, *streams]
     assert (hub.subscribe, hub.answers) == ([*heard, f"_INBOX.hub.{OWNER}.>"], False)
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in REQUESTS.values() if kind not in (LOGS, EXEC, CONNECT)], ids=lambda kind: kind.name
+    "kind", [kind for kind in REQUESTS.values() if kind not in (LOGS, EXEC, CONNECT, REACH)], ids=lambda kind: kind.name
 )
 def test_the_submitter_answers_each_request_with_the_types_of_its_row(kind: RequestKind[Any, Any]) -> None:
     hints = list(get_type_hints(getattr(Submitter, kind.name)).values())

@@ -2,7 +2,7 @@
 umask 077
 case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
 JOB=$PWD
-if [[ ' inside leftovers session console connector ' != *" ${1-} "* ]]; then
+if [[ ' inside leftovers session console connector reach ' != *" ${1-} "* ]]; then
     if ! mkdir started 2>/dev/null; then
         [[ -d started ]]
         exit
@@ -14,10 +14,10 @@ if [[ ' inside leftovers session console connector ' != *" ${1-} "* ]]; then
     fi >started/job
 fi
 LOCALE=${LC_ALL-}
-if [[ ' session console connector ' == *" ${1-} "* ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi
+if [[ ' session console connector reach ' == *" ${1-} "* ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi
 if [[ ${1-} != inside ]]; then
 :
 module purge
 set +Cefu +o pipefail
 fi
-if [[ ' session console connector ' == *" ${1-} "* ]]; then exec >&3 2>&4 3>&- 4>&-; fi
+if [[ ' session console connector reach ' == *" ${1-} "* ]]; then exec >&3 2>&4 3>&- 4>&-; fi

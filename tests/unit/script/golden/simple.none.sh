@@ -46,7 +46,7 @@ inside)
     inside "$@"
     ;;
 leftovers) leftovers ;;
-session | console | connector)
+session | console | connector | reach)
     "$@"
     ;;
 *) main ;;

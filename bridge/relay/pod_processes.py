@@ -1,4 +1,4 @@
-"""Which processes and listening sockets of this machine are those of a pod: a part of the connector.
+"""Which processes and listening sockets of this machine are those of a pod: a part of programs that run beside a job.
 
 It imports nothing of podbridge, and runs with any Python from 3.6 on.
 """
@@ -46,17 +46,23 @@ class PodProcesses:
 
     def hold(self, sockets: "set[int]") -> bool:
         """Return whether processes of the pod have all these sockets, by their inodes."""
+        return self.held(sockets) == sockets
+
+    def held(self, sockets: "set[int]") -> "set[int]":
+        """Return which of these sockets processes of the pod have."""
         missing = {inode for inode in sockets if not self._still_holds(inode)}
-        if not missing:
-            return True
-        self._holders = {inode: held for inode, held in self._holders.items() if inode in sockets - missing}
+        if missing:
+            self._holders = {inode: held for inode, held in self._holders.items() if inode in sockets - missing}
+            self._find(missing)
+        return {inode for inode in sockets if self._still_holds(inode)}
+
+    def _find(self, sockets: "set[int]") -> None:
         for pid in self.pids():
             found = stat(pid)
             for file in glob.iglob(f"/proc/{pid}/fd/*"):
                 inode = _inode(link(file))
-                if inode in missing and found:
+                if inode in sockets and found:
                     self._holders[inode] = (pid, found[2], file)
-        return all(self._still_holds(inode) for inode in sockets)
 
     def _still_holds(self, inode: int) -> bool:
         if inode not in self._holders:
@@ -132,6 +138,27 @@ def acceptors(port: int, address: str) -> "set[int]":
         except (OSError, StopIteration):
             continue
     return inodes
+
+
+def clients(ends: "set[tuple[str, int, str, int]]") -> "dict[tuple[str, int, str, int], int]":
+    """Return the inodes of sockets of this network namespace by address and port of both ends (IPv4), the own first."""
+    wanted = {f"{_in_proc(end[0])}:{end[1]:04X} {_in_proc(end[2])}:{end[3]:04X}": end for end in ends}
+    found = {}
+    # a client may have a socket of IPv6 for its IPv4
+    for name, prefix in (("tcp", ""), ("tcp6", "0000000000000000FFFF0000")):
+        try:
+            with open("/proc/net/" + name) as file:
+                for line in file:
+                    words = line.split()
+                    own, other = words[1], words[2]
+                    if prefix and own.startswith(prefix) and other.startswith(prefix):
+                        own, other = own[len(prefix) :], other[len(prefix) :]
+                    end = wanted.get(own + " " + other)
+                    if end is not None:
+                        found[end] = int(words[9])
+        except OSError:
+            continue
+    return found
 
 
 def _in_proc(address: str) -> str:

@@ -1,0 +1,1 @@
+"""Many connections over one stream: the program that runs beside a job, and the other end of its stream."""

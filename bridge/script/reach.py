@@ -1,0 +1,26 @@
+"""The Services of the cluster that a pod reaches from a site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bridge import names
+from bridge.errors import ScriptError
+from bridge.script.plan_types import Reach
+from bridge.script.settings import BuildSettings
+from bridge.workload import reaching, remote_gangs
+
+
+def make(pod: Mapping[str, Any], config: BuildSettings) -> Reach | None:
+    """Return what the script needs; ``None``: the pod reaches none. Raises ``ScriptError`` if it may not."""
+    if not reaching.is_reaching(pod):
+        return None
+    if not config.limits.allow_reach:
+        raise ScriptError(f"annotation {names.REACH} is not allowed at this site (limits.allow_reach is false)")
+    try:
+        targets = reaching.targets(pod)
+    except ValueError as error:
+        raise ScriptError(str(error)) from error
+    places = [text for target in targets for text in (reaching.address(pod, target), str(target.local), target.text)]
+    return Reach(places, alone=remote_gangs.place_of(pod) is None)
