@@ -6,7 +6,8 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -19,11 +20,14 @@ from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import node_view, pod_view
 from bridge.apps.view.pod_view import PodView
 from bridge.clock import rfc3339
-from bridge.errors import BridgeError
-from bridge.workload import eligibility
+from bridge.errors import BridgeError, KubeError
+from bridge.kube.kube_client import KubeClient
+from bridge.workload import eligibility, quantity
 
 WAITING = 10
 """Number of waiting pods that are shown, the oldest first."""
+MEASURED = ["measured_cpu", "measured_memory"]
+NODE_METRICS = "/apis/metrics.k8s.io/v1beta1/nodes"
 CLEAR = "\033[H\033[2J"
 """Moves the cursor to the top left of a terminal and clears it."""
 
@@ -59,6 +63,9 @@ def read(session: CommandSession) -> dict[str, Any]:
     views = [pod_view.of(pod) for pod in listed]
     waiting = [view for view in views if view.state == pod_view.WAITING]
     records = job_records(session, namespace, ended=False)
+    measured = _measured(session.kube)
+    nodes = session.attempt("nodes", lambda: _nodes(session, views)) or []
+    pools = session.attempt("pools", lambda: pool_records(session, "")) or []
     return {
         "version": __version__,
         "kubernetes": session.kube.server,
@@ -67,8 +74,8 @@ def read(session: CommandSession) -> dict[str, Any]:
         "waiting": dict(Counter(view.reason for view in waiting).most_common()),
         "jobs": dict(Counter("+".join(sorted(job.states)) for job in jobs).most_common()),
         "problems": [{"job": each["job"], "problem": each["problem"]} for each in records if each["problem"]],
-        "nodes": session.attempt("nodes", lambda: _nodes(session, views)) or [],
-        "pools": session.attempt("pools", lambda: pool_records(session, "")) or [],
+        "nodes": [{**each, **measured.get(each["name"], {})} for each in nodes],
+        "pools": [{**each, **measured.get(each["pool"], {})} for each in pools],
         "not_read": session.gaps,
         "oldest": [_waiting(view) for view in sorted(waiting, key=lambda view: view.times.created)[:WAITING]],
     }
@@ -96,9 +103,23 @@ def text(state: dict[str, Any]) -> str:
     )
     for key, columns in tables:
         if state[key]:
+            if any(MEASURED[0] in each for each in state[key]):
+                columns += MEASURED
             rows = [[output.cell(each, column) for column in columns] for each in state[key]]
             blocks.append(output.table(output.headers(columns), rows))
     return "\n\n".join(blocks)
+
+
+def _measured(kube: KubeClient) -> dict[str, dict[str, str]]:
+    """Return the use of CPU and memory of each node, as ``kubectl top node``; empty without metrics-server."""
+    with suppress(KubeError):
+        return {each["metadata"]["name"]: _use(each["usage"]) for each in kube.get(NODE_METRICS)["items"]}
+    return {}
+
+
+def _use(usage: Mapping[str, str]) -> dict[str, str]:
+    cpu, memory = quantity.parse(usage["cpu"]), quantity.mebibytes(quantity.parse(usage["memory"]))
+    return dict(zip(MEASURED, (f"{cpu:.2f}", f"{memory}Mi"), strict=True))
 
 
 def _counts(counts: dict[str, int]) -> str:

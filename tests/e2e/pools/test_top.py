@@ -1,6 +1,9 @@
 """The use of CPU and memory of pods at sites: what a kubelet serves, and ``kubectl top`` with metrics-server."""
 
+import contextlib
+import json
 import re
+import subprocess
 import time
 
 import pytest
@@ -78,8 +81,31 @@ def test_the_metrics_of_a_kubelet_have_real_numbers(pools_world, busy, scraper):
         assert samples[pool]["resource_scrape_error",][0] == 0
 
 
+@contextlib.contextmanager
+def autoscaled(world):
+    """A Deployment of one busy pod at a site; its HorizontalPodAutoscaler allows two."""
+    labels, container = {"app": "scaled"}, sh(BUSY, resources={"requests": {"cpu": "20m"}})
+    metadata = {"labels": labels, "annotations": {"bridge.vk.io/pools": "local-site"}}
+    template = {"metadata": metadata, "spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
+    named = {"metadata": {"name": "scaled", "namespace": NAMESPACE}}
+    kind = {"apiVersion": "apps/v1", "kind": "Deployment"}
+    cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}
+    limits = {"minReplicas": 1, "maxReplicas": 2}
+    items = [
+        kind | named | {"spec": {"selector": {"matchLabels": labels}, "template": template}},
+        named
+        | {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
+        | {"spec": {"scaleTargetRef": {**kind, "name": "scaled"}, "metrics": [cpu], **limits}},
+    ]
+    kubectl = world.cluster.kubectl
+    kubectl("apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    yield
+    kubectl("delete", "hpa,deployment", "scaled", "-n", NAMESPACE)
+    eventually(lambda: not kubectl("get", "pods", "-l", "app=scaled", "-n", NAMESPACE, "-o", "name"), "no pod is left")
+
+
 @pytest.mark.long_only
-def test_kubectl_top_with_metrics_server(pools_world, busy, tmp_path):
+def test_kubectl_top_and_an_autoscaler_with_metrics_server(pools_world, busy, tmp_path):
     install.ensure(modules=[install.METRICS_SERVER])
     cluster = pools_world.cluster
 
@@ -94,7 +120,8 @@ def test_kubectl_top_with_metrics_server(pools_world, busy, tmp_path):
         return int(re.fullmatch(r"(\d+)m", cpu)[1]), int(re.fullmatch(r"(\d+)Mi", memory)[1])
 
     names = {one["metadata"]["name"] for one in busy.values()}
-    with metrics_server.running(cluster.kubectl, cluster.kubeconfig, tmp_path / "metrics-server"):
+    server = metrics_server.running(cluster.kubectl, cluster.kubeconfig, tmp_path / "metrics-server")
+    with autoscaled(pools_world), server:
         pods = eventually(lambda: known(top("pod", "-n", NAMESPACE), names), "kubectl top pod", 90)
         for name in names:
             cpu, memory = numbers(*pods[name])
@@ -109,6 +136,17 @@ def test_kubectl_top_with_metrics_server(pools_world, busy, tmp_path):
             cpu, memory = nodes[pool][0], nodes[pool][2]
             assert 20 < int(cpu.removesuffix("m")) < 1500
             assert 16 <= int(memory.removesuffix("Mi")) < 200
+        measured = {each["pool"]: each["measured_memory"] for each in json.loads(podbridge_top(cluster))["pools"]}
+        assert all(int(measured[pool].removesuffix("Mi")) >= 16 for pool in SITES)
+        ready = ("get", "deployment", "scaled", "-n", NAMESPACE, "-o", "jsonpath={.status.readyReplicas}")
+        eventually(lambda: cluster.kubectl(*ready) == "2", "two pods by their CPU", 120)
+
+
+def podbridge_top(cluster):
+    files = ["--config", str(cluster.state / "podbridge.yaml"), "--kubeconfig", str(cluster.kubeconfig)]
+    env = {**cluster.env, "PATH": "/usr/bin:/bin"}
+    command = [str(cluster.state / "bin" / "podbridge"), "top", "-o", "json", *files]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 def nodes_of(cluster):

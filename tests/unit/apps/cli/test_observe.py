@@ -8,6 +8,7 @@ import sys
 import tarfile
 import time
 from itertools import islice
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -20,7 +21,7 @@ import krew
 from bridge import __version__
 from bridge.apps.cli import completing, kubectl, output, reports, top, watching
 from bridge.apps.cli.main import cli
-from bridge.errors import KubeUnavailableError
+from bridge.errors import KubeNotFoundError, KubeUnavailableError
 from generate import commands
 from tests import builders
 
@@ -163,6 +164,26 @@ def test_top_shows_counts_and_problems():
     lines = top.text(state).splitlines()
     counts, gap = ["Pods     2 Running", "Jobs     none"], ["", "Not read", "  Slurm: no token"]
     assert lines[2:] == [*counts, *gap, "", "Problems (podbridge get jobs)", "job 7: p"]
+
+
+def test_top_shows_what_metrics_server_has_measured():
+    def answer(path):
+        assert path == top.NODE_METRICS
+        return {"items": [{"metadata": {"name": "site-a"}, "usage": {"cpu": "1250000001n", "memory": "2048Ki"}}]}
+
+    def refuse(path):
+        raise KubeNotFoundError("the server could not find the requested resource")
+
+    measured = top._measured(SimpleNamespace(get=answer))
+    assert measured == {"site-a": {"measured_cpu": "1.25", "measured_memory": "2Mi"}}
+    assert top._measured(SimpleNamespace(get=refuse)) == {}
+    state = {"version": "1", "kubernetes": "k", "slurm": None, "pods": {}, "waiting": {}, "jobs": {}}
+    pool = {"pool": "site-a", "ready": True, "cpu": {"used": 2, "total": 8}}
+    state |= {"problems": [], "nodes": [], "oldest": [], "not_read": []}
+    for more, columns in ((measured["site-a"], ["MEASURED-CPU", "MEASURED-MEMORY"]), ({}, [])):
+        lines = click.unstyle(top.text(state | {"pools": [pool | more]})).splitlines()
+        header = next(line for line in lines if line.startswith("POOL"))
+        assert header.split()[-2:] == (columns or ["CPU", "MEMORY"])
 
 
 def test_top_continues_after_an_api_server_that_does_not_answer(capsys, monkeypatch):
