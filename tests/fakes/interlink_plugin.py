@@ -28,11 +28,8 @@ request is carried out :attr:`FakePlugin.delay` seconds later."""
 class Job:
     uid: str
     number: int
-    pod: dict[str, Any]
-    body: dict[str, Any]
     began: float
     seconds: float
-    exit_code: int = 0
 
     @property
     def over(self) -> bool:
@@ -42,7 +39,7 @@ class Job:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began))
         if self.over:
             end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began + self.seconds))
-            return {"terminated": {"exitCode": self.exit_code, "startedAt": at, "finishedAt": end}}
+            return {"terminated": {"exitCode": 0, "startedAt": at, "finishedAt": end}}
         return {"running": {"startedAt": at}}
 
 
@@ -64,9 +61,7 @@ class FakePlugin:
     """An answer to every request: status, body, headers."""
     jobs: dict[str, Job] = field(default_factory=dict)
     creates: list[str] = field(default_factory=list)
-    deletes: list[str] = field(default_factory=list)
     requests: list[tuple[str, str, Any]] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
     log: Callable[[Any], tuple[int, list[bytes], float]] = lambda body: (200, [b"hello\n"], 0.0)
     """Status, pieces, and seconds between them, for the body of ``/getLogs``."""
     hung_up: threading.Event = field(default_factory=threading.Event)
@@ -129,10 +124,6 @@ class FakePlugin:
     def paths(self) -> list[tuple[str, str]]:
         return [(method, path) for method, path, _ in self.requests]
 
-    def end(self, uid: str, exit_code: int = 0) -> None:
-        job = self.jobs[uid]
-        job.exit_code, job.seconds = exit_code, time.time() - job.began
-
     # --- requests -----------------------------------------------------------------------------------------------------
     def _serve(self, handler: BaseHTTPRequestHandler) -> None:
         raw = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
@@ -143,7 +134,6 @@ class FakePlugin:
             return self._answer(handler, 400, b"not JSON")
         with self.lock:
             self.requests.append((method, path, body))
-            self.headers.append(dict(handler.headers))
         if self.refuse is not None:
             status, text, headers = self.refuse
             return self._answer(handler, status, text.encode(), headers)
@@ -217,14 +207,13 @@ class FakePlugin:
         with self.lock:
             self.creates.append(uid)
             number = len(self.creates)
-            self.jobs[uid] = Job(uid, number, data["pod"], data, time.time(), self.seconds)
+            self.jobs[uid] = Job(uid, number, time.time(), self.seconds)
         answer = {"PodUID": uid, "PodJID": str(number)}
         return 200, json.dumps([answer] if self.list_body else answer).encode()
 
     def _delete(self, pod: Any) -> tuple[int, bytes] | None:
         uid = pod["metadata"]["uid"]
         with self.lock:
-            self.deletes.append(uid)
             if self.jobs.pop(uid, None) is None:
                 return None
         return 200, b"Pod deleted"

@@ -30,23 +30,6 @@ def plugin():
         yield running
 
 
-@pytest.mark.parametrize("api", ["plugin", "server"])
-def test_the_life_of_a_pod(plugin, api):
-    pool = pool_of(plugin, api=api)
-    made = pod("a")
-    pool.ping()
-    assert pool.ready().ok
-    assert (pool.status(made), pool.submit(made, NO_OBJECTS).job_id) == (None, "1")
-    assert pool.status(made).phase == "running"
-    assert b"".join(pool.logs(made, LogOptions(container="main"))) == b"hello\n"
-    plugin.end("a", 3)
-    ended = pool.status(made)
-    assert (ended.phase, ended.outcome, ended.containers[0].ended.exit_code) == ("ended", "Failed", 3)
-    assert pool.cancel(made, 0, forget=True) is None
-    assert plugin.deletes == ["a"]
-    assert pool.status(made) is None
-
-
 def test_a_unix_socket(tmp_path):
     with FakePlugin(unix=tmp_path / "plugin.sock") as plugin:
         pool = pool_of(plugin)
