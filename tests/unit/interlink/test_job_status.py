@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 from bridge.errors import SiteError
 from bridge.interlink.job_status import NOT_READY, NOT_STARTED, SIDECAR, job_status
 from bridge.interlink.messages import PodStatus
-from tests.fakes.interlink_bodies import body
+from tests.fakes.interlink_bodies import body, status_answer
 
 POD = body("delete")
 STARTED, FINISHED = 1784019605.0, 1784019635.0
 
 
 def told(name):
-    return PodStatus.model_validate(body(f"status_answer_{name}")[0])
+    return PodStatus.model_validate(status_answer(name)[0])
 
 
 def read(name):

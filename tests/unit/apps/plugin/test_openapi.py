@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from bridge.apps.cli.main import cli
 from bridge.apps.plugin.openapi import document
 from bridge.apps.plugin.plugin_app import ROUTES
-from tests.fakes.interlink_bodies import body
+from tests.fakes.interlink_bodies import body, status_answer
 
 
 def references(value):
@@ -38,7 +38,7 @@ def test_the_schema_has_the_keys_of_the_recorded_bodies():
     assert set(body("create_hop_a")) <= set(schemas["HopA"]["properties"])
     assert set(body("logs")) == set(schemas["LogStruct"]["properties"])
     assert set(body("logs")["Opts"]) == set(schemas["LogOpts"]["properties"])
-    assert set(body("status_answer_running")[0]) == set(schemas["PodStatus"]["properties"])
+    assert set(status_answer("running")[0]) == set(schemas["PodStatus"]["properties"])
 
 
 def test_the_command_prints_the_document():

@@ -21,7 +21,7 @@ from bridge.telemetry import tracing
 from tests.builders import site_pod as pod
 from tests.examples import examples, json_values
 from tests.fakes.clock import FakeClock
-from tests.fakes.interlink_bodies import body
+from tests.fakes.interlink_bodies import body, status_answer
 
 POD = body("delete")
 UID = POD["metadata"]["uid"]
@@ -332,7 +332,7 @@ def test_no_entry_for_the_only_pod_says_that_the_job_is_not_known(wire, answer):
 
 @pytest.mark.parametrize("name", ["unknown", "running", "init_failed", "queued", "succeeded"])
 def test_recorded_answers(wire, name):
-    wire.get(f"{URL}/status", json=body(f"status_answer_{name}"))
+    wire.get(f"{URL}/status", json=status_answer(name))
     found = client().statuses([POD])
     assert list(found) == [UID]
     assert (found[UID] is None) == (name == "unknown")
