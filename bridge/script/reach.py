@@ -8,6 +8,7 @@ from typing import Any
 from bridge import names
 from bridge.errors import ScriptError
 from bridge.script.plan_types import Reach
+from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.settings import BuildSettings
 from bridge.workload import reaching, remote_gangs
 
@@ -18,6 +19,8 @@ def make(pod: Mapping[str, Any], config: BuildSettings) -> Reach | None:
         return None
     if not config.limits.allow_reach:
         raise ScriptError(f"annotation {names.REACH} is not allowed at this site (limits.allow_reach is false)")
+    if not runtimes.of(config).has_network(config):
+        raise ScriptError(f"annotation {names.REACH} is not allowed at this site, whose containers have no network")
     try:
         targets = reaching.targets(pod)
     except ValueError as error:

@@ -44,10 +44,7 @@ kubectl.
 | colours | on a terminal, unless `NO_COLOR` is set |
 | output of `--watch` | `-o json` prints one object a line |
 | messages | errors and hints go to standard error |
-| exit status 0 | success |
-| exit status 1 | the command has failed, or `check` has found a failure |
-| exit status 2 | an option or an argument is invalid |
-| exit status 130 | interrupted with Ctrl-C |
+| exit status | 1: the command has failed, or `check` found a failure; 2: invalid option or argument; 130: Ctrl-C |
 
 ## Completion
 ```sh

@@ -185,7 +185,8 @@ def metric_rows() -> list[list[str]]:
     for collector in REGISTRY.collect():
         if collector.name.startswith("podbridge_"):
             suffix = "_total" if collector.type == "counter" else ""
-            rows.append([f"`{collector.name}{suffix}`", collector.type, collector.documentation])
+            kind = "Histogram: " if collector.type == "histogram" else ""
+            rows.append([f"`{collector.name}{suffix}`", kind + collector.documentation])
     return sorted(rows)
 
 
@@ -246,8 +247,8 @@ def text() -> str:
         ),
         table(["reason", "at a site, if it differs", "the job", "disruption", "reported by"], end_rows()),
         "## Metrics",
-        "The port is `serving.metricsPort`, the path is `/metrics`.",
-        table(["metric", "type", "meaning"], metric_rows()),
+        "The port is `serving.metricsPort`, the path is `/metrics`. Names of counters end in `_total`.",
+        table(["metric", "meaning"], metric_rows()),
     ]
     return "\n\n".join(parts) + "\n"
 

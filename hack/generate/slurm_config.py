@@ -24,7 +24,7 @@ KEYS = {
     "ExportPodData": "no effect: ConfigMaps, Secrets and projected volumes are always mounted",
     "DataRootFolder": "directory of jobs; podbridge uses `podbridge/` in it, and adopts the plugin's jobs",
     "Namespace": "no effect",
-    "Tsocks": "`true`: an ssh proxy to `TsocksLoginNode`, and tsocks for programs such as image pulls",
+    "Tsocks": "`true`: an ssh proxy to `TsocksLoginNode`, and tsocks for image pulls; sets `limits.allow_reach`",
     "TsocksPath": "libtsocks.so, or its directory",
     "TsocksLoginNode": "a host, or user@host",
     "BashPath": "bash of jobs; default `/bin/bash`",
@@ -62,13 +62,13 @@ TAINT_KEYS = {
 }
 VARIABLES = {
     "SLURMCONFIGPATH": "the configuration; default `/etc/interlink/SlurmConfig.yaml`",
-    "SIDECARPORT": "replaces `SidecarPort`",
-    "SBATCHPATH": "replaces `SbatchPath`",
-    "SCANCELPATH": "replaces `ScancelPath`",
-    "SINFOPATH": "replaces `SinfoPath`",
-    "SINGULARITYPATH": "replaces `SingularityPath`",
-    "TSOCKS": "`true` or `false`; replaces `Tsocks`",
-    "TSOCKSPATH": "replaces `TsocksPath`",
+    "SIDECARPORT": "replaces the key of this name",
+    "SBATCHPATH": "replaces the key of this name",
+    "SCANCELPATH": "replaces the key of this name",
+    "SINFOPATH": "replaces the key of this name",
+    "SINGULARITYPATH": "replaces the key of this name",
+    "TSOCKS": "replaces the key of this name",
+    "TSOCKSPATH": "replaces the key of this name",
     "SHARED_FS": "no effect: no shared file system is needed",
     "CUSTOMKUBECONF": "no effect",
     "ENABLE_TRACING": "no effect: podbridge sends [its own traces](../admins/tracing.md)",
@@ -110,6 +110,9 @@ def files() -> dict[Path, str]:
         ("Annotations", "annotation", ANNOTATIONS),
     ):
         lines = [f"### {title}", f"| {first} | here |", "|---|---|"]
-        lines += [f"| `{name}` | {meaning} |" for name, meaning in rows.items()]
+        by_meaning: dict[str, list[str]] = {}
+        for name, meaning in rows.items():
+            by_meaning.setdefault(meaning, []).append(f"`{name}`")
+        lines += [f"| {', '.join(named)} | {meaning} |" for meaning, named in by_meaning.items()]
         parts.append("\n".join(lines))
     return {PAGE: between(PAGE, "\n\n".join(parts) + "\n")}

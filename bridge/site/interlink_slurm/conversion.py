@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bridge import names
 from bridge.errors import ConfigError
 from bridge.site.interlink_slurm import slurm_config, tsocks
 
@@ -72,6 +73,7 @@ def convert(text: str, source: str, environ: Mapping[str, str], cwd: str, pool: 
             "default_memory": "1Mi",
             "probes": config.EnableProbes,
             **dict.fromkeys(OPENED, True),
+            "allow_reach": config.Tsocks,
             **({} if config.DefaultUID is None else {"default_uid": config.DefaultUID}),
         },
         "volumes": {"host_paths": ["/"], "image_paths": ["/"]},
@@ -250,6 +252,10 @@ def _surroundings(config: slurm_config.SlurmConfig, source: str, warnings: list[
     if config.Tsocks:
         header = tsocks.header(config.TsocksPath, config.TsocksLoginNode, source)
         footer = tsocks.FOOTER
+        warnings.append(
+            f"Tsocks: containers are not redirected; pods reach the Services in their annotation {names.REACH} instead "
+            "(limits.allow_reach)"
+        )
     prefix = config.CommandPrefix.strip()
     if prefix.endswith("&&"):
         header += f"{prefix} : || exit 1\n"

@@ -175,7 +175,11 @@ def test_text_before_the_job() -> None:
 
 
 def test_tsocks_opens_a_tunnel_and_closes_it() -> None:
-    config, _ = made("Tsocks: true\nTsocksPath: $WORK/libtsocks.so\nTsocksLoginNode: me@login01\nCommandPrefix: a;\n")
+    config, found = made(
+        "Tsocks: true\nTsocksPath: $WORK/libtsocks.so\nTsocksLoginNode: me@login01\nCommandPrefix: a;\n"
+    )
+    assert config.limits.allow_reach and "annotation bridge.vk.io/reach" in str(found.warnings)
+    assert not made()[0].limits.allow_reach
     assert "ssh -4 -N" in config.header and "me@login01" in config.header
     assert config.header.endswith("a;\n") and "kill" in config.footer
 
