@@ -244,12 +244,6 @@ def test_pods_of_podbridge_are_changed_and_checked(
         hub.user.create(PODS.path(namespace), invalid, {"dryRun": "All"})
 
 
-def test_several_problems_are_told_together(hub: SimpleNamespace) -> None:
-    message = refused(hub, pod(annotations={JOB + "timelimit": "x", JOB + "user-id": "0", JOB + "min-nodes": "y"}))
-    for word in ("3 problems", "timelimit", "min-nodes", "user-id", "alice"):
-        assert word in message
-
-
 def test_a_toleration_added_to_a_gated_pod_lets_it_on_to_the_pools_virtual_node(
     hub: SimpleNamespace, made: Callable[..., Json]
 ) -> None:
