@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import yaml
 from websockets.sync.client import connect
 
 from bridge import names
@@ -24,12 +25,14 @@ from bridge.kube.kube_client import KubeClient
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from bridge.serving.health import Health
+from cluster import Cluster
 from cluster.polling import eventually
 from cluster.ports import free_block, own_address
 from tests import processes
 from tests.contract.controllers.test_expose import COUNT, Handler, WebServer, fetch
 from tests.contract.controllers.test_virtual import NAMESPACE, uid
 from tests.contract.site import conftest as site_conftest
+from tests.docs_blocks import DOCS, blocks
 
 pytestmark = pytest.mark.real
 
@@ -234,3 +237,34 @@ def exists(place, pod):
         "items"
     ]
     return [each["metadata"]["name"] for each in items if uid(each) == uid(pod)]
+
+
+@pytest.fixture
+def slurm_site(kubernetes, nats_url, state_folder):
+    """A process of the hub, and a site with a real Slurm, whose machines can mount /etc/hosts."""
+    with Cluster(state_folder / "expose-slurm", slurm="24.11", nodes=1, kube=False) as slurm:
+        text = f'[slurm]\nbin_dir = "{slurm.state}/bin"\n[limits]\nallow_ports = true\n[runtime]\nkind = "none"\n'
+        with site_conftest.new_place() as place, site_conftest.Site(place, nats_url, "slurm", text) as site:
+            made = RealSite(kubernetes, site, "c2")
+            yield made
+            made.stop()
+
+
+def test_the_example_of_the_page_at_a_slurm(kubernetes, slurm_site):
+    """docs/users/run-pods.md; without podbridge's scheduler, the pod names its node."""
+    kubernetes.add_namespace(NAMESPACE)
+    kubernetes.open_to_pools(NAMESPACE)
+    eventually(lambda: slurm_site.name in str(slurm_site.admin.get(NODES.path())["items"]), "node", 30)
+    (example,) = [one.text for one in blocks(DOCS / "users/run-pods.md", ("yaml",)) if "kind: Service" in one.text]
+    one, service = yaml.safe_load_all(example)
+    one["spec"] |= {"nodeName": slurm_site.name, "tolerations": [{"operator": "Exists"}]}
+    one["spec"]["automountServiceAccountToken"] = False
+    slurm_site.admin.create(PODS.path(NAMESPACE), one)
+    service = slurm_site.admin.create(SERVICES.path(NAMESPACE), service)
+    eventually(lambda: slurm_site.ready(service), "an endpoint", 60)
+    (end,) = slurm_site.ready(service)
+    with ThreadPoolExecutor(4) as threads:  # the server's queue has five places
+        (page,) = set(threads.map(lambda _: fetch(*end, "/passwd"), range(50)))
+    assert "\nalice:" in page, "a user of the site's machine"
+    slurm_site.admin.delete(PODS.path(NAMESPACE, one["metadata"]["name"]), {"gracePeriodSeconds": 1})
+    eventually(lambda: not slurm_site.ready(service), "no endpoints")
