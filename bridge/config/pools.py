@@ -130,8 +130,7 @@ class ExposeSection(Section):
     )
     drain: Annotated[float, Field(ge=0, le=3600)] = Field(
         15,
-        description="Seconds for which open connections go on while the controllers stop, which takes up to 15 seconds "
-        "more (`terminationGracePeriodSeconds`).",
+        description="Seconds for which open connections go on while the controllers stop.",
     )
 
     @field_validator("ports")
