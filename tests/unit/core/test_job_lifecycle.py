@@ -167,7 +167,7 @@ class Site(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """Start the process again, as after kill -9."""
-        self.lifecycle, self.question = NEW, None
+        self.lifecycle, self.question, self.shown_at = NEW, None, NEVER
         self.denials.clear()
         if self.intent and not self.recorded:
             self.lifecycle = NEW.after(Event.SEND).unanswered(self.now + LIMIT)
