@@ -29,6 +29,8 @@ from controllers.reach.service_resolver import ServiceResolver
 log = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
+NOT_RUNNING = "NotRunning"
+"""Reason of a site's refusal."""
 BACKOFF = Backoff(first=1.0, limit=15.0)
 
 
@@ -43,7 +45,10 @@ class ReachingPods(Protocol):
 
 
 class PodStream:
-    """The stream of a pod, on a thread of its own. ``changed`` is called at its end."""
+    """The stream of a pod, on a thread of its own.
+
+    ``changed`` is called at its end, ``refused`` with the error if it could not be opened.
+    """
 
     def __init__(
         self,
@@ -51,8 +56,10 @@ class PodStream:
         open_session: Callable[[], Session],
         connections: ReachConnections,
         changed: Callable[[], object],
+        refused: Callable[[str], object],
     ) -> None:
-        self._client, self._open, self._connections, self._changed = client, open_session, connections, changed
+        self._client, self._open, self._connections = client, open_session, connections
+        self._changed, self._refused = changed, refused
         self._lock = threading.Lock()
         self._stream: ReachStream | None = None
         self._is_closed = self.is_over = self.has_failed = False
@@ -66,10 +73,8 @@ class PodStream:
             stream.close()
 
     def _run(self) -> None:
-        about, end = (
-            {"pod": f"{self._client.namespace}/{self._client.name}", "pool": self._client.pool},
-            "an unexpected error",
-        )
+        about = {"pod": f"{self._client.namespace}/{self._client.name}", "pool": self._client.pool}
+        end = "an unexpected error"
         try:
             stream = ReachStream(self._open(), lambda text, each: self._connections.accept(self._client, text, each))
             with self._lock:
@@ -81,6 +86,8 @@ class PodStream:
                 end = stream.run()
         except BridgeError as error:
             end = str(error)
+            if error.reason != NOT_RUNNING:  # it begins or ends at this moment
+                self._refused(end)
         except Exception:
             log.exception("a stream to Services broken off")
         finally:
@@ -102,7 +109,7 @@ class Reaching(Loop):
         super().__init__("reach", (), elector, 1, shared.clock)
         self._config, self._events, self._virtual = shared.config, shared.events, virtual
         self._namespaces = Namespaces(read_from(shared.kube), shared.clock)
-        resolver = ServiceResolver(shared.kube, own, shared.clock)
+        resolver = ServiceResolver(shared.kube, virtual.find, self._may_expose, own, shared.clock)
         self._connections = ReachConnections(self._pod_of, self._check, resolver.connect, self._report)
         self._streams: dict[str, PodStream] = {}
         self._retries = Retries(BACKOFF, shared.clock)
@@ -128,7 +135,9 @@ class Reaching(Loop):
             if uid not in self._streams and not self._retries.resting(uid, "stream"):
                 metadata = pod["metadata"]
                 client = Client(metadata["namespace"], metadata["name"], uid, pool.name)
-                self._streams[uid] = PodStream(client, partial(open_stream, pod), self._connections, self.wake)
+                self._streams[uid] = PodStream(
+                    client, partial(open_stream, pod), self._connections, self.wake, partial(self._report_once, pod)
+                )
 
     def _opener(self, pod: Object, pool: Pool) -> Callable[[Object], Session] | None:
         """Return what opens the stream of a pod; ``None``: its job does not run, or its pool may not reach Services."""
@@ -141,7 +150,8 @@ class Reaching(Loop):
             )
             return None
         job = pool.job(pods.uid(pod))
-        return open_stream if job is not None and job.phase == "running" and not job.asks else None
+        # unknown: the batch system does not answer, which must not end connections
+        return open_stream if job is not None and job.phase in ("running", "unknown") and not job.asks else None
 
     def _pod_of(self, client: Client) -> Object | None:
         found = self._virtual.find(client.namespace, client.name)
@@ -155,6 +165,11 @@ class Reaching(Loop):
             raise ServiceRefusedError(
                 f"Service {target.namespace}/{target.service}: the policy of namespace {namespace} does not allow it"
             )
+
+    def _may_expose(self, namespace: str) -> bool:
+        labels = self._namespaces.get(namespace).labels
+        exposes = bool(self._config.pools.expose.numbers)
+        return exposes and policies.may_expose(self._config.namespace_policies, namespace, labels)
 
     def _report_once(self, pod: Object, text: str) -> None:
         if (key := (pods.uid(pod), text)) not in self._reported:

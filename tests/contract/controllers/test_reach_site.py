@@ -97,7 +97,7 @@ class RealSite:
 
     def start(self):
         self.supervisor = Supervisor()
-        policy = f"{{namespaces: [{NAMESPACE}], reachNamespaces: [{OTHER}]}}"
+        policy = f"{{namespaces: [{NAMESPACE}], reachNamespaces: [{OTHER}, default]}}"
         pools = f"{{nats: {{servers: ['{self.url}']}}, nodeAddress: 127.0.0.1, kubeletPort: 0, reach: ['{self.name}']}}"
         nodes = Cache(self.kube, NODES, name="nodes", prune=prune_node)
         events = EventRecorder(self.kube)
@@ -182,7 +182,7 @@ def lines(site, pod, count):
         found = read()
         return found if len(found) >= count else None
 
-    return eventually(look, lambda: f"{count} lines: {read()}", 60)
+    return eventually(look, f"{count} lines", 60)
 
 
 def test_a_pod_reaches_a_service_by_its_names(real_site):
@@ -203,19 +203,17 @@ def test_a_pod_reaches_a_service_by_its_names(real_site):
 
 
 def test_what_no_pod_reaches(real_site):
-    """Each in words, in an Event of the pod."""
+    """Each in words, in an Event of the pod. The API server itself refuses endpoints with link-local addresses."""
     real_site.service("outside", type="ExternalName", externalName="localhost", selector=None, ports=[{"port": 8786}])
     real_site.service("without-selector", selector=None)
-    real_site.endpoint("without-selector", NAMESPACE, "169.254.169.254")
-    real_site.service("metadata")
-    real_site.endpoint("metadata", NAMESPACE, "169.254.169.254")
+    real_site.endpoint("without-selector", NAMESPACE, real_site.address)
+    real_site.service("no-pod")
+    real_site.endpoint("no-pod", NAMESPACE, real_site.address)
     real_site.service("on-node")
     real_site.backend("on-node", hostNetwork=True)
     real_site.service("forged")
     real_site.backend("forged", in_status="198.18.46.2")
-    real_site.service("hub")
-    real_site.backend("hub", address="127.0.0.1")
-    own = ("outside", "without-selector", "metadata", "on-node", "forged", "hub", "missing")
+    own = ("outside", "without-selector", "no-pod", "on-node", "forged", "missing")
     targets = [*(f"{name}:8786" for name in own), "kubernetes.default:8786:443"]
     targets += ["secret.third:8786"]
     hosts = [*own, "kubernetes.default.svc", "secret.third"]
@@ -228,13 +226,13 @@ def test_what_no_pod_reaches(real_site):
         "hostNetwork",
         "forged does not have",
     ]
-    wanted += ["127.0.0.1", "missing does not exist", "leads to the API server", "policy of namespace"]
+    wanted += ["missing does not exist", "leads to the API server", "policy of namespace"]
 
-    def told():
+    def missing():
         found = real_site.events_of(pod)
-        return all(any(text in message for message in found) for text in wanted)
+        return [text for text in wanted if not any(text in message for message in found)]
 
-    eventually(told, lambda: f"{wanted} in {real_site.events_of(pod)}", 30)
+    eventually(lambda: not missing(), f"the Events: {wanted}", 30)
     real_site.admin.delete(PODS.path_of(pod), {"gracePeriodSeconds": 0})
 
 

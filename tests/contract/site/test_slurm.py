@@ -13,7 +13,10 @@ from bridge.errors import SiteRefusedError, SiteUnknownOutcomeError
 from bridge.protocol.nats.messages import CancelMessage
 from bridge.protocol.nats.request_table import CANCEL, SUBMIT
 from cluster.polling import eventually
-from tests.contract.site.jobs import check_replaced_after_unused, submit, uid
+from cluster.ports import free_block
+from tests import processes
+from tests.contract.site import reaching
+from tests.contract.site.jobs import cancel, check_replaced_after_unused, submit, uid
 
 pytestmark = pytest.mark.real
 
@@ -23,7 +26,8 @@ def site(slurm_cluster: Any, make_site: Any) -> Any:
     """A site in front of the cluster: jobs see its folder where the submitter does."""
     made = make_site(
         "slurm",
-        f'[limits]\nallow_user_flags = true\nallow_race = true\n[slurm]\nbin_dir = "{slurm_cluster.state}/bin"\n'
+        "[limits]\nallow_user_flags = true\nallow_race = true\nallow_reach = true\n"
+        f'[slurm]\nbin_dir = "{slurm_cluster.state}/bin"\n'
         '[batch]\nkind = "slurm"\nperiod = 1\nlost_after = 3\nsettle = 4\nlag = 2\n'
         '[[flavors]]\nname = "main"\npartition = "main"\ngeneric_resources = ["gpu:1"]\n',
     )
@@ -45,6 +49,21 @@ def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
     phases = [event.status.phase for _, event in site.events if event.status.job == job]
     assert phases[0] == "queued"
     assert site.heard_end(job)[1].status.outcome == "Failed"
+
+
+@pytest.mark.each_version
+@pytest.mark.not_on("26.05", reason="its root directory has no pivot_root, which mounts /etc/hosts")
+def test_a_pod_reaches_a_service_through_a_step_of_its_job(site: Any) -> None:
+    port = free_block(1)
+    job, pod = reaching.client(site, f"web:{port}:80", *[f"web.default:{port}"] * 2)
+    site.wait(job, "running", 30)
+    with reaching.echo_server() as server:
+        stream = reaching.serve(site, job, pod, server)
+        assert reaching.said(site, job, 2) == [f"web.default:{port} 300000"] * 2
+        cancel(site, job)
+        stream.join(30)
+    assert not stream.is_alive()
+    eventually(lambda: not processes.in_folder(site.folder / "jobs" / job), "nothing is left", 30)
 
 
 def test_what_was_asked_for_arrives(site: Any) -> None:
