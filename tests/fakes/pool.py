@@ -57,6 +57,7 @@ class FakePool:
         self.late, self.gangs, self.heterogeneous_gangs = 5.0, False, False
         self.folders = self.holds = self
         self.refreshes: FakePool | None = self
+        self.reaches = None
         self.is_listing = True
         self.followed: dict[str, Pod] = {}
         self._view: dict[str, JobStatus] = {}
