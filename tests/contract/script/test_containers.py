@@ -6,21 +6,28 @@ import os
 import shutil
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from bridge import names
 from bridge.errors import ScriptError, SiteRefusedError
 from bridge.script.references import Objects
 from bridge.site.sessions.command_process import Started
 from bridge.site.sessions.connector_process import Connectors
 from bridge.site.sessions.port_sessions import program
+from bridge.telemetry.metrics import REACH_BYTES
+from cluster.ports import free_block
+from controllers.forwarded_socket import ForwardedSocket
+from controllers.reach.reach_stream import ReachStream
 from tests.contract.script.conftest import NOBODY
 from tests.contract.script.containers import fixtures
 from tests.contract.script.test_ends import processes_below
 from tests.contract.script.test_life import REOPENED
 from tests.contract.script.test_variables import BEFORE, FOREIGN, NASTY, SHOW, check_foreign
+from tests.fakes.process_session import ProcessSession
 from tests.pod_specs import DISK, EMPTY, MOUNT, mount, mounts, spec_of, volumes
 
 pytestmark = pytest.mark.real
@@ -137,6 +144,31 @@ def test_a_port_in_the_network_of_a_container_is_reached(site):
         server.settimeout(0.1)
         with pytest.raises(TimeoutError):  # the same port of the machine
             server.accept()
+    job.ask_to_stop(0)
+    job.wait()
+
+
+def test_a_container_reaches_a_service_by_its_name(site):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = free_block(1)
+        spec = spec_of(site.shell(f"wget -q -O - http://web.team.svc:{port}/x; sleep 100"))
+        config = {"limits": {"allow_reach": True}}
+        job = site.job(spec, config=config, annotations={names.REACH: f"web.team:{port}:80"}).start()
+        job.eventually(lambda: job.state("main").get("state") == "running")
+        accepted = []
+        stream = ReachStream(ProcessSession(job.beside("reach")), lambda *found: accepted.append(found))
+        threading.Thread(target=stream.run, daemon=True).start()
+        job.eventually(lambda: accepted)
+        text, connection = accepted[0]
+        assert text == "web.team:80"
+        with socket.create_connection(server.getsockname()) as sock:
+            forward = ForwardedSocket(sock, REACH_BYTES).forward
+            threading.Thread(target=forward, args=(connection,), daemon=True).start()
+            with server.accept()[0] as peer:
+                assert peer.recv(1000).startswith(b"GET /x ")
+                peer.sendall(b"HTTP/1.0 200 OK\r\n\r\nhello")
+            job.eventually(lambda: job.log("main") == "hello")
+        stream.close()
     job.ask_to_stop(0)
     job.wait()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -14,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from bridge.protocol.model.sessions import STDOUT, Exit, Output
 from bridge.relay import multiplexer, pod_processes, programs, reacher
 from bridge.relay.relayed import RelayedConnection
 from cluster.polling import eventually
 from cluster.ports import free_block
 from controllers.reach.reach_stream import ReachStream
+from tests.fakes.process_session import ProcessSession
 
 PROGRAM = [sys.executable, "-I", "-S", "-c", programs.text(multiplexer, pod_processes, reacher)]
 ADDRESS = "127.77.0.1"
@@ -31,32 +30,6 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 30) as sock:
     while data := sock.recv(65536):
         sys.stdout.buffer.write(data)
 """
-
-
-class Attached:
-    """The session of a hub: the program's second part as a process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.process = subprocess.Popen(
-            [*PROGRAM, "attach"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self._into, self._out = self.process.stdin, self.process.stdout
-
-    def receive(self) -> Output | Exit:
-        data = self._out.read(65536)
-        return Output(STDOUT, data) if data else Exit(self.process.wait(10))
-
-    def send(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):
-            while data:
-                data = data[self._into.write(data) :]
-
-    def close(self) -> None:
-        self.process.kill()
-
-    def end_input(self) -> None: ...
-    def resize(self, columns: int, rows: int) -> None: ...
 
 
 class Pod:
@@ -72,7 +45,9 @@ class Pod:
         self.clients: list[subprocess.Popen[bytes]] = []
 
     def attach(self) -> ReachStream:
-        stream = ReachStream(Attached(self.folder), lambda text, each: self.accepted.append((text, each)))
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+        process = subprocess.Popen([*PROGRAM, "attach"], cwd=self.folder, **pipes)
+        stream = ReachStream(ProcessSession(process), lambda text, each: self.accepted.append((text, each)))
         threading.Thread(target=stream.run, daemon=True).start()
         return stream
 
