@@ -54,11 +54,17 @@ time.sleep(1000)
 """
 
 
+SEEN: set[str] = set()
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        SEEN.add(self.path)
         self.send_response(200)
         self.end_headers()
         self.wfile.write(body_of(self.path))
+        if self.path == "/endless":
+            self.connection.recv(1)
 
     def log_message(self, format, *args):
         pass
@@ -237,15 +243,17 @@ def test_what_no_pod_reaches(real_site):
 
 
 def test_a_hub_that_starts_again_serves_the_pod(real_site):
-    """Its connections wait meanwhile; the end of the pod leaves no process at the site."""
+    """An open connection ends with an error, new ones wait; the end of the pod leaves no process at the site."""
     if "again" not in str(real_site.admin.get(SERVICES.path(NAMESPACE))):
         real_site.service("again")
         real_site.backend("again")
-    first = real_site.pod("again:8786", "http://again:8786/one")
+    first = real_site.pod("again:8786", "http://again:8786/one", "http://again:8786/endless")
     assert "one" in lines(real_site, first, 1)[0]
+    eventually(lambda: "/endless" in SEEN, "the connection is open")
     real_site.stop()
     second = real_site.pod("again:8786", "http://again:8786/two")
     real_site.start()
+    assert "reset" in lines(real_site, first, 2)[1].lower()
     assert "(4," in lines(real_site, second, 1)[0]
     for pod in (first, second):
         real_site.admin.delete(PODS.path_of(pod), {"gracePeriodSeconds": 0})
