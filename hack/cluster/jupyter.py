@@ -19,14 +19,11 @@ from typing import Any
 
 import yaml
 
-from cluster import places
+from cluster import machine_pods, places
 from cluster.core import Cluster
 from cluster.pods import PoolWorld
-from cluster.polling import eventually
 from cluster.ports import free_block, http_status, own_address
-from cluster.processes import run
 from cluster.sites import Site
-from cluster.slurm import node_names
 from cluster.steps import locked, run_long, say
 from cluster.tools import merged
 
@@ -99,7 +96,7 @@ def ensure() -> None:
     with locked("jupyter"):
         if (folder / ".complete").exists():
             return
-        say(f"making an environment of JupyterHub and JupyterLab in {folder} (650 MB, some 2 minutes, once)")
+        say(f"making an environment of JupyterHub, JupyterLab and Dask in {folder} (650 MB, some 2 minutes, once)")
         shutil.rmtree(folder, ignore_errors=True)
         own = {"PYTHONPATH": "", "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
         run_long("jupyter venv", [sys.executable, "-m", "venv", str(folder)], "lines", env=own)
@@ -143,15 +140,20 @@ def _mounts() -> dict[str, str]:
     return {**own, "/lib": "/usr/lib", "/lib64": "/usr/lib64"}
 
 
+def volumes() -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """Return the volumes of such a container, and its volume mounts."""
+    shared = {f"shared-{number}": paths for number, paths in enumerate(_mounts().items())}
+    found = [{"name": name, "hostPath": {"path": source}} for name, (_, source) in shared.items()]
+    return found, [{"name": name, "mountPath": target} for name, (target, _) in shared.items()]
+
+
 def _profile(site: Site) -> dict[str, Any]:
     """Return the profile of a site for KubeSpawner."""
     override: dict[str, Any] = {"extra_annotations": {"bridge.vk.io/pools": site.name}}
     if site.runtime == "none":
         override["hub_connect_url"] = f"http://$({SERVICE.upper()}_SERVICE_HOST):{HUB_PORT}"
     else:
-        shared = {f"shared-{number}": paths for number, paths in enumerate(_mounts().items())}
-        override["volumes"] = [{"name": name, "hostPath": {"path": source}} for name, (_, source) in shared.items()]
-        override["volume_mounts"] = [{"name": name, "mountPath": target} for name, (target, _) in shared.items()]
+        override["volumes"], override["volume_mounts"] = volumes()
         override["volumes"].append({"name": "home", "emptyDir": {}})
         override["volume_mounts"].append({"name": "home", "mountPath": _HOME})
         override["environment"] = {"HOME": _HOME}
@@ -171,7 +173,7 @@ class JupyterHub:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._folder = cluster, cluster.state / "jupyterhub"
         self._port = free_block(2)
-        self._address = f"198.18.{self._port >> 8}.{self._port & 255}"
+        self._address = machine_pods.new_address()
         self._token = secrets.token_hex(16)
         self.password = secrets.token_hex(16)
 
@@ -199,7 +201,7 @@ class JupyterHub:
         self._cluster.open_to_pools(NAMESPACE)
         for found in (_ROLE, _BINDING):
             self._cluster.kubectl("apply", "--filename=-", input=json.dumps(found))
-        self._add_service()
+        machine_pods.add(self._cluster, NAMESPACE, SERVICE, {"component": "hub"}, self._address, HUB_PORT)
         processes, folder = self._cluster.processes, environment()
         proxy = folder / "node_modules" / "configurable-http-proxy" / "bin" / "configurable-http-proxy"
         hosts = ["--ip=127.0.0.1", f"--port={self._port}", "--api-ip=127.0.0.1", f"--api-port={self._port + 1}"]
@@ -231,25 +233,11 @@ class JupyterHub:
     def stop(self) -> None:
         """Stop both; servers keep running."""
         self._cluster.processes.stop([HUB, PROXY])
-        run(["ip", "address", "delete", f"{self._address}/32", "dev", "lo"])
+        machine_pods.remove_address(self._address)
 
     @property
     def _hub(self) -> str:
         return f"http://{self._address}:{HUB_PORT}"
-
-    def _add_service(self) -> None:
-        """Create the Service of the Hub and its pod, and give the pod's address to this machine."""
-        run(["ip", "address", "replace", f"{self._address}/32", "dev", "lo"])
-        api, base = self._cluster.api, f"/api/v1/namespaces/{NAMESPACE}"
-        labels, ports = {"component": "hub"}, [{"port": HUB_PORT}]
-        service = {"metadata": {"name": SERVICE}, "spec": {"selector": labels, "ports": ports}}
-        containers = [{"name": "hub", "image": "none"}]
-        spec = {"nodeName": node_names(1)[0], "containers": containers, "automountServiceAccountToken": False}
-        api("POST", f"{base}/services", service)
-        api("POST", f"{base}/pods", {"metadata": {"name": SERVICE, "labels": labels}, "spec": spec})
-        pod = f"{base}/pods/{SERVICE}"
-        eventually(lambda: api("GET", pod)["status"]["phase"] == "Running", "the pod of the Hub runs")
-        api.merge(f"{pod}/status", {"status": {"podIP": self._address, "podIPs": [{"ip": self._address}]}})
 
     def _own(self) -> Mapping[str, Any]:
         """Return what the Hub needs here besides the values of the page."""

@@ -255,7 +255,7 @@ def test_the_example_of_the_page_at_a_slurm(kubernetes, slurm_site):
     kubernetes.add_namespace(NAMESPACE)
     kubernetes.open_to_pools(NAMESPACE)
     eventually(lambda: slurm_site.name in str(slurm_site.admin.get(NODES.path())["items"]), "node", 30)
-    (example,) = [one.text for one in blocks(DOCS / "users/run-pods.md", ("yaml",)) if "kind: Service" in one.text]
+    (example,) = [one.text for one in blocks(DOCS / "users/run-pods.md", ("yaml",)) if "name: pages" in one.text]
     one, service = yaml.safe_load_all(example)
     one["spec"] |= {"nodeName": slurm_site.name, "tolerations": [{"operator": "Exists"}]}
     one["spec"]["automountServiceAccountToken"] = False
