@@ -62,7 +62,7 @@ def version(parameters: Collection[object]) -> str:
 
     A parameter may be a tuple that begins with one.
     """
-    values = (value[0] if isinstance(value, tuple) else value for value in parameters)
+    values = (value[0] if isinstance(value, tuple) and value else value for value in parameters)
     return next((value for value in values if isinstance(value, str) and value in VERSIONS), "")
 
 

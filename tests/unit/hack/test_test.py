@@ -136,6 +136,7 @@ def test_each_part_has_its_turn():
 def test_each_test_with_a_longer_form_has_a_part():
     assert parts.of("tests/chaos/test_storm.py", ["26.05"], True) == "kills"
     assert parts.of("tests/chaos/test_storm.py", ["22.05"], True) == "22.05"
+    assert parts.of("tests/chaos/test_storm.py", [(), ("22.05", 1)], True) == "22.05"
     assert parts.of("tests/chaos/test_pools.py", [], True) == "sites"
     assert parts.of("tests/chaos/test_site_outage.py", [], True) == "outages"
     assert parts.of("tests/e2e/gangs/test_x.py", ["1.37"], False) == "kubernetes"
