@@ -27,8 +27,8 @@ def open_session(
         text = "pods at this site reach no Services (limits.allow_reach is false)"
         raise SiteRefusedError(text, reason="ReachNotAllowed")
     require_entrance(batch, record)
-    if not record.started or record.final:
-        raise SiteRefusedError("the job is not running", reason="NotRunning")
+    if record.final or not (record.pod or {}).get("host"):
+        raise SiteRefusedError("the script of the job is not running", reason="NotRunning")
     entrance = entrance_of(job_folder, record, batch, tty=False)
     words = [*entrance.words, "bash", str(job_folder.path / "job.sh"), "reach"]
 

