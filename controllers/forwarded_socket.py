@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import struct
 import threading
 
 from prometheus_client import Counter
@@ -13,6 +12,7 @@ from prometheus_client import Counter
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.protocol.model.sessions import Connection
+from bridge.relay.multiplexer import close_with_reset
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,6 @@ PIECE = 64 * 1024
 HALF_OPEN = 60.0
 """Seconds without data after which a connection is closed whose other direction the pod has ended."""
 _KEEPALIVE = {socket.TCP_NODELAY: 1, socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
-_RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
 class ForwardedSocket:
@@ -74,7 +73,7 @@ class ForwardedSocket:
         if self._is_complete:
             self._socket.close()
         else:
-            reset(self._socket)
+            close_with_reset(self._socket)
 
     def _send_input(self, session: Connection) -> None:
         try:
@@ -88,10 +87,3 @@ class ForwardedSocket:
         except (BridgeError, OSError) as error:
             log.debug("input of a forwarded connection ended", extra=kv(error=error))
             session.close()
-
-
-def reset(sock: socket.socket) -> None:
-    """Close a connection so that the other end notices that it is not complete."""
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
-    sock.close()

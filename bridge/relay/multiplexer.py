@@ -58,13 +58,8 @@ class Multiplexer:
 
     def take(self, data: bytes) -> None:
         """Accept a part of the stream."""
-        self._received += data
-        while len(self._received) >= HEAD.size:
-            kind, number, length = HEAD.unpack_from(self._received)
-            end = HEAD.size + length
-            if len(self._received) < end:
-                return
-            payload, self._received = self._received[HEAD.size : end], self._received[end:]
+        complete, self._received = frames(self._received + data)
+        for kind, number, payload in complete:
             self.handle(kind, number, payload)
 
     def handle(self, kind: int, number: int, payload: bytes) -> None:
@@ -154,6 +149,18 @@ class Multiplexer:
             connection.sock.close()
         else:
             close_with_reset(connection.sock)
+
+
+def frames(received: bytes) -> "tuple[list[tuple[int, int, bytes]], bytes]":
+    """Return the complete frames (kind, number of the connection, payload), and the rest."""
+    size, found = HEAD.size, []
+    while len(received) >= size:
+        kind, number, length = HEAD.unpack_from(received)
+        if len(received) < size + length:
+            break
+        found.append((kind, number, received[size : size + length]))
+        received = received[size + length :]
+    return found, received
 
 
 def close_with_reset(sock: socket.socket) -> None:

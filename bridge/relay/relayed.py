@@ -142,18 +142,6 @@ class RelayedConnection:
         return True
 
 
-def frames(received: bytes) -> tuple[list[tuple[int, int, bytes]], bytes]:
-    """Return the complete frames (kind, number of the connection, payload), and the rest."""
-    size, found = multiplexer.HEAD.size, []
-    while len(received) >= size:
-        kind, number, length = multiplexer.HEAD.unpack_from(received)
-        if len(received) < size + length:
-            break
-        found.append((kind, number, received[size : size + length]))
-        received = received[size + length :]
-    return found, received
-
-
 def refused(text: str) -> SiteRefusedError:
     """Return the error of a connection that is not open."""
     return SiteRefusedError(text, reason="NotConnected")

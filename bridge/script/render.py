@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 from bridge.relay import multiplexer, pod_processes, programs, reacher
 from bridge.script import console, library
@@ -17,7 +16,7 @@ from bridge.script.volumes import areas, everything, may_use
 
 _END = "PODBRIDGE_END"
 _OWN_FILES = {HOSTS_FILE: "run/hosts", HOSTFILE: "run/hostfile"}
-_CONSOLE_PROGRAM = Path(console.__file__).read_text("utf-8")
+_CONSOLE_PROGRAM = programs.text(console)
 _REACH_PROGRAM = programs.text(multiplexer, pod_processes, reacher)
 _BY_PROGRAM = {"https", "grpc"}
 # mkdir succeeds for one process only, also on a shared file system: a second batch job of the pod ends here

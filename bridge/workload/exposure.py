@@ -51,6 +51,16 @@ def declared(pod: Pod) -> Iterator[Mapping[str, Any]]:
         yield from (port for port in container.get("ports") or () if port.get("protocol", "TCP") == "TCP")
 
 
+def target_port(port: Mapping[str, Any], pod: Pod) -> int:
+    """Return the port of the pod that a port of a Service names; 0: none."""
+    if port.get("protocol", "TCP") != "TCP":
+        return 0
+    target = port.get("targetPort") or port["port"]
+    if isinstance(target, int):
+        return target
+    return next((int(each["containerPort"]) for each in declared(pod) if each.get("name") == target), 0)
+
+
 def _problem(text: str, why: str = "") -> str:
     shown = repr(text if len(text) <= 120 else text[:120] + "...")
     reason = f" ({why})" if why else ""

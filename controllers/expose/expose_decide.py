@@ -222,21 +222,11 @@ def _ports(service: Object, exposed: Exposed, listeners: Mapping[ListenerKey, in
     uid = pods.uid(exposed.pod)
     ports = []
     for port in service["spec"].get("ports") or ():
-        number = _target(port, exposed.pod)
+        number = exposure.target_port(port, exposed.pod)
         if number in exposed.ports and (uid, number) in listeners:
             entry = {"name": port.get("name", ""), "protocol": "TCP", "port": listeners[uid, number]}
             ports.append(entry | pick(port, ("appProtocol",)))
     return ports
-
-
-def _target(port: Object, pod: Object) -> int:
-    """Return the port of the pod that a port of a Service names; 0: none."""
-    if port.get("protocol", "TCP") != "TCP":
-        return 0
-    target = port.get("targetPort") or port["port"]
-    if isinstance(target, int):
-        return target
-    return next((int(each["containerPort"]) for each in exposure.declared(pod) if each.get("name") == target), 0)
 
 
 def _slice(service: Object, pod: Object, ports: list[dict[str, Any]], address: str, manager: str) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from bridge.errors import BridgeError, ShareExceededError, SiteDownError
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pool
 from bridge.protocol.model.sessions import Connection
+from bridge.relay.multiplexer import close_with_reset
 from bridge.telemetry.metrics import EXPOSED_BYTES, EXPOSED_CONNECTIONS, EXPOSED_OPEN
 from controllers.expose.listeners import Target
-from controllers.forwarded_socket import ForwardedSocket, reset
+from controllers.forwarded_socket import ForwardedSocket
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +46,14 @@ class ExposedConnections:
         except ShareExceededError as error:
             EXPOSED_CONNECTIONS.labels("refused").inc()
             log.debug("exposed connection refused", extra=kv(pod=f"{target.namespace}/{target.name}", error=error))
-            reset(client)
+            close_with_reset(client)
             return
         thread = threading.Thread(target=self._serve, args=(client, target, leave), name="expose", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # no more threads
             leave()
-            reset(client)
+            close_with_reset(client)
 
     def drain(self, seconds: float, is_named: Callable[[], bool]) -> None:
         """Wait until no connection was open for :data:`QUIET` seconds and no endpoint ``is_named``.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.errors import ServiceRefusedError
-from bridge.workload import exposure
 from bridge.workload.reaching import Target
+from controllers.expose import expose_decide
 
 Object = Mapping[str, Any]
 API_SERVER = ("default", "kubernetes")
@@ -81,14 +81,6 @@ def problem_of(endpoint: Endpoint, pod: Object, own: Collection[str]) -> str:
         return f"does not have the address {endpoint.address}"
     address = ipaddress.ip_address(endpoint.address)
     address = getattr(address, "ipv4_mapped", None) or address
-    if address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified:
+    if expose_decide.usable_address(str(address)) is None:
         return f"has the address {endpoint.address}, which is not allowed"
     return "is podbridge or the API server" if str(address) in own else ""
-
-
-def container_port(port: Object, pod: Object) -> int:
-    """Return the port of a pod that a port of a Service names; 0: none."""
-    target = port.get("targetPort") or port["port"]
-    if isinstance(target, int):
-        return target
-    return next((int(each["containerPort"]) for each in exposure.declared(pod) if each.get("name") == target), 0)

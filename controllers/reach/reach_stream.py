@@ -8,7 +8,7 @@ from collections.abc import Callable
 from bridge.errors import BridgeError
 from bridge.protocol.model.sessions import STDOUT, Exit, Session
 from bridge.relay import multiplexer, reacher
-from bridge.relay.relayed import RelayedConnection, frames
+from bridge.relay.relayed import RelayedConnection
 
 MOST = 2 * reacher.MOST
 """Connections of one stream: the site has half as many, but forgets some earlier."""
@@ -39,7 +39,7 @@ class ReachStream:
                 if output.channel != STDOUT:
                     errors = (errors + output.data)[-_LONGEST_ERROR:]
                     continue
-                complete, received = frames(received + output.data)
+                complete, received = multiplexer.frames(received + output.data)
                 is_valid = all(self._take(*frame) for frame in complete)
                 if not is_valid or len(received) > multiplexer.HEAD.size + multiplexer.PIECE:
                     return "the site violates the protocol"

@@ -89,7 +89,7 @@ class ServiceResolver:
 
     def _dial_of_exposed(self, pod: Pod, pool: Pool | None, port: Pod) -> Dial:
         """Return what connects to an exposed pod through its pool: its endpoint is this process."""
-        connect, number = pool.connections if pool is not None else None, reach_decide.container_port(port, pod)
+        connect, number = pool.connections if pool is not None else None, exposure.target_port(port, pod)
         found = None
         if pool is not None and connect is not None and exposure.is_exposed(pod):
             allowed = self._may_expose(pod["metadata"]["namespace"])

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from bridge.errors import SiteRefusedError
 from bridge.logs import kv
 from bridge.relay import multiplexer
-from bridge.relay.relayed import RelayedConnection, frames, refused
+from bridge.relay.relayed import RelayedConnection, refused
 from bridge.site.cpus import all_given
 from bridge.site.sessions.command_process import Started, end_process
 
@@ -171,7 +171,7 @@ class ConnectorProcess:
 
     def _take(self, received: bytes) -> tuple[bytes, str]:
         """Handle complete frames; return the rest, and what is wrong."""
-        complete, rest = frames(received)
+        complete, rest = multiplexer.frames(received)
         for kind, number, payload in complete:
             connection = self._connections.get(number)
             if connection is None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from bridge.errors import SiteDownError, SiteRefusedError
+from bridge.relay.multiplexer import close_with_reset
 from cluster.polling import eventually
 from cluster.ports import free_block
 from controllers import forwarded_socket
@@ -147,7 +148,7 @@ def test_a_client_that_resets_ends_the_connection(site):
         client = socket.create_connection(("127.0.0.1", made.ports()["u1", site.port]), timeout=20)
         client.sendall(b"x")
         eventually(lambda: site.connections.opened)
-        forwarded_socket.reset(client)
+        close_with_reset(client)
         eventually(lambda: site.connections.opened[0].is_closed)
 
 

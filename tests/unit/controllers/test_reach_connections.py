@@ -13,8 +13,7 @@ from bridge import names
 from bridge.config.policies import NamespacePolicy, may_reach
 from bridge.errors import ServiceRefusedError
 from bridge.protocol.model.sessions import STDOUT, Exit, Output
-from bridge.relay.multiplexer import CLOSE, CREDIT, DATA, END, HEAD, NUMBER, OPEN, PIECE, WINDOW
-from bridge.relay.relayed import frames
+from bridge.relay.multiplexer import CLOSE, CREDIT, DATA, END, HEAD, NUMBER, OPEN, PIECE, WINDOW, frames
 from bridge.workload.reaching import Target
 from cluster.polling import eventually
 from controllers.reach import reach_connections
