@@ -170,7 +170,11 @@ def established(port: int) -> list[str]:
 
 def names(pid: int) -> bytes:
     """Return the names of the threads of a process."""
-    return b" ".join(path.read_bytes() for path in Path(f"/proc/{pid}/task").glob("*/comm"))
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/comm"):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # the thread has just ended
+            found.append(path.read_bytes())
+    return b" ".join(found)
 
 
 def test_the_end_of_the_pod_ends_the_connection(site: Any) -> None:
