@@ -111,8 +111,9 @@ class TwoWay:
                 self._fail(error)
                 return
             self._heard_at = self._clock.monotonic()
-            self._seen_there = max(self._seen_there, min(head.seen, self._number))
             self._taken_there = max(self._taken_there, min(head.taken, self._number))
+            # what was taken has arrived: otherwise the chunks that are kept would have no limit
+            self._seen_there = max(self._seen_there, self._taken_there, min(head.seen, self._number))
             while self._kept and self._kept[0][0].number <= self._seen_there:
                 self._kept.popleft()
             if head.stop:

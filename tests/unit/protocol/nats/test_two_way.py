@@ -111,6 +111,14 @@ def test_a_slow_consumer_stops_the_sender():
     assert not thread.is_alive()
 
 
+def test_an_end_that_claims_to_have_taken_what_it_has_not_received_fills_no_memory():
+    network = Network()
+    for _ in range(3 * WINDOW):
+        network.ends[0].send(1, bytes(CHUNK))
+        network.ends[0].deliver(pack_chunk(StreamHead(seen=0, taken=10**9), b""))
+    assert len(network.ends[0]._kept) <= WINDOW
+
+
 def test_an_end_that_receives_no_more_still_sends():
     network = Network()
     network.ends[1].send(0, b"not read")
