@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from bridge import clock, errors, names
 from bridge.control.control_loop import Dependencies
-from bridge.kube.resources import PODS
+from bridge.kube.prune import prune_claim, prune_volume
+from bridge.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from bridge.logs import kv
 from bridge.telemetry import tracing
 from bridge.telemetry.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted, label_of
@@ -26,7 +27,7 @@ from scheduler.nodes.placement import CurrentPlacements
 from scheduler.pod_group import Group
 from scheduler.pod_writer import PodWriter
 from scheduler.volumes.storage import Storage
-from scheduler.volumes.volume_writer import VolumeWriter
+from scheduler.volumes.volume_nodes import SelectNode, Write
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class SlurmActor:
         self._claims = Claims(
             self._kube, self._slurm, self._config, self._clock, self._class_by_resource, self._cache.apply, taken
         )
-        self._volumes = VolumeWriter(self._kube, storage)
+        self._storage = storage
         self._jobs = JobActor(dependencies, states, writer, self._claims, placements, check_leadership)
         self.update_pace = self._jobs.update_pace
 
@@ -83,7 +84,7 @@ class SlurmActor:
                 case group_actions.BindTogether():
                     self._bind_together(action)
                 case group_actions.BindVolumes():
-                    self._volumes.write(action.writes)
+                    self._bind_volumes(action.writes)
                 case group_actions.Release():
                     self._release(action)
                 case group_actions.Unhold():
@@ -213,6 +214,20 @@ class SlurmActor:
             self._jobs.cancel_and_resubmit(group_actions.CancelAndResubmit(together, job_id, str(error)))
             return False
         return True
+
+    def _bind_volumes(self, writes: Iterable[Write]) -> None:
+        """Send the writes, one for each claim; the next decision sees the answers."""
+        # a kill in between is harmless: the next decision keeps the written nodes and volumes, and writes the rest
+        for write in writes:
+            claim = write.claim["metadata"]
+            if isinstance(write, SelectNode):
+                path, chosen = PERSISTENT_VOLUME_CLAIMS.path(claim["namespace"], claim["name"]), write.node
+                answer = prune_claim(self._kube.patch(path, write.patch, kind="merge"))
+            else:
+                chosen = write.volume["metadata"]["name"]
+                answer = prune_volume(self._kube.patch(PERSISTENT_VOLUMES.path(name=chosen), write.patch, kind="merge"))
+            log.info("claim bound", extra=kv(claim=f"{claim['namespace']}/{claim['name']}", to=chosen))
+            self._storage.changed("update", None, answer)
 
     def _release(self, action: group_actions.Release) -> None:
         key = action.group.key

@@ -9,7 +9,7 @@ from typing import Any
 
 from bridge.slurm import states
 from bridge.slurm.models import Job, JobPart, ObservedJob
-from bridge.workload import groups, host_ports, links, pods
+from bridge.workload import groups, links, pods, resources
 from scheduler.pod_group import Group
 
 Pod = Mapping[str, Any]
@@ -37,7 +37,7 @@ def together(members: Iterable[Pod]) -> int:
 
 
 def _together(pod: Pod) -> int:
-    return 1 if host_ports.of(pod["spec"]) else groups.together(pod["metadata"].get("annotations") or {})
+    return 1 if resources.host_ports(pod["spec"]) else groups.together(pod["metadata"].get("annotations") or {})
 
 
 def assign(group: Group, nodes: Sequence[str], size: int, shared: int, exact: bool = False) -> dict[str, str]:

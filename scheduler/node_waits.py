@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from bridge.slurm import states
 from bridge.slurm.models import Job, Snapshot
-from bridge.workload import host_ports, pods
+from bridge.workload import pods, resources
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler.group_actions import Action, CancelAndResubmit, Pod
@@ -101,8 +101,8 @@ class FullNode:
 
     def lack(self) -> str:
         """Return what the node lacks as text, e.g. ``too little cpu, pods``."""
-        ports = [f"{name} in use" for name in self.lacking if host_ports.is_port(name)]
-        little = ", ".join(name for name in self.lacking if not host_ports.is_port(name))
+        ports = [f"{name} in use" for name in self.lacking if resources.is_host_port(name)]
+        little = ", ".join(name for name in self.lacking if not resources.is_host_port(name))
         return ", ".join([f"too little {little}", *ports] if little else ports)
 
     def names(self) -> str:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from bridge.protocol.model.announcement import Announcement
-from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.model.readiness import Readiness
+from bridge.protocol.model.announcement import Announcement, Readiness
+from bridge.protocol.model.jobs import JobStatus, JobUsage
 from bridge.protocol.model.requests import LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions, Connection, Session
-from bridge.protocol.model.usage import JobUsage
 from bridge.script.references import Objects
 from bridge.script.volume_files import CurrentFiles
 

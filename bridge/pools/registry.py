@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -119,3 +120,16 @@ class PoolRegistry(PoolSource):
     def remembered(self, pool: str) -> int:
         """Return the number of known jobs at a pool of any source."""
         return sum(source.remembered(pool) for source in self._sources)
+
+
+def make(context: PoolContext, only: Collection[str] = ()) -> PoolRegistry:
+    """Return the pools of all kinds that the configuration has, or ``only`` of some. Sends no request.
+
+    Raises :class:`bridge.errors.ConfigError`.
+    """
+    pools = context.config.pools
+    return PoolRegistry(
+        importlib.import_module(kind.module).make(sections, context)
+        for kind in pools.kinds
+        if (sections := pools.sections(kind)) and (not only or kind.key in only)
+    )

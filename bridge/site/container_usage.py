@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bridge.clock import Clock
-from bridge.protocol.model.jobs import MOST_CONTAINERS
-from bridge.protocol.model.usage import ContainerUse, JobUsage
+from bridge.protocol.model.jobs import MOST_CONTAINERS, ContainerUse, JobUsage
 from bridge.site.files import atomic_files
 from bridge.site.files.beneath import Below
 

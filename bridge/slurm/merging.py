@@ -12,9 +12,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from bridge.slurm.identity import UNREAD, Identity, identity, is_same
 from bridge.slurm.models import CONFIRMATIONS, HIGHEST_ID, Job, ObservedJob, Snapshot
-from bridge.slurm.poll_state import Answers, Expected, PollState, States
+from bridge.slurm.poll_state import UNREAD, Answers, Expected, Identity, PollState, States, identity, is_same
 from bridge.slurm.query_plan import changed_jobs
 from bridge.slurm.states import Phase, end_of, phase
 

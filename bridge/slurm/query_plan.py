@@ -8,7 +8,7 @@
 - A job of podbridge is no longer in the list.
 - A job of podbridge runs on several nodes. It may lose one (``scontrol update NodeList=``) and has the same state
   afterwards, so such jobs are read again in turn.
-- The witness (:mod:`bridge.slurm.identity`) is another job than before: then all jobs are read as if they were new.
+- The witness (:mod:`bridge.slurm.poll_state`) is another job than before: then all jobs are read as if they were new.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
 
-from bridge.slurm.identity import UNREAD, Witness, highest, identity
 from bridge.slurm.models import ObservedJob
-from bridge.slurm.poll_state import Expected, PollState, States
+from bridge.slurm.poll_state import UNREAD, Expected, PollState, States, Witness, highest, identity
 from bridge.slurm.states import Phase, is_allocated, is_pending, phase
 
 MOST_CONFIRMED = 50

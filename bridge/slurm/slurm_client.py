@@ -24,9 +24,8 @@ from bridge.slurm.cancelling import Cancellations
 from bridge.slurm.external_nodes import ExternalNode, conf_line
 from bridge.slurm.job_resources import NodeResources
 from bridge.slurm.models import HIGHEST_ID, Job, JobRequest, JsonObject, Node, Partition, SubmissionResult
-from bridge.slurm.negotiation import Negotiation
 from bridge.slurm.slurm_answers import read_all
-from bridge.slurm.slurm_transport import Patience, Transport
+from bridge.slurm.slurm_transport import Negotiation, Patience, Transport
 from bridge.slurm.versions import ApiVersion
 
 MOST_IDS = 2500

@@ -21,11 +21,11 @@ from bridge.core.backoff import Backoff
 from bridge.errors import BridgeError, SlurmUnavailableError
 from bridge.logs import kv
 from bridge.slurm.hint_pace import GAP, HintPace
-from bridge.slurm.identity import UNREAD
 from bridge.slurm.job_reader import JobReader
 from bridge.slurm.merging import is_busy, is_empty
 from bridge.slurm.models import JobLink, Snapshot
 from bridge.slurm.node_reader import NodeReader
+from bridge.slurm.poll_state import UNREAD
 from bridge.slurm.progress import Progress, count_jobs
 from bridge.slurm.query_plan import forgotten
 from bridge.slurm.shared_state import SharedState

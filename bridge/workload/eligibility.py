@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bridge import names
-from bridge.workload import host_ports, pods
+from bridge.workload import pods, resources
 from bridge.workload.resources import PODS, Resources, allocatable
 from bridge.workload.tolerations import exceeds, tolerates
 
@@ -157,7 +157,7 @@ SPEC_FIELDS = ("schedulerName", "nodeSelector", "affinity", "tolerations")
 def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str:
     """Return the reason why Kubernetes would refuse the node for the pod; empty if it would not.
 
-    ``requests`` are those of the pod on a node (:func:`bridge.workload.host_ports.node_requests`).
+    ``requests`` are those of the pod on a node (:func:`bridge.workload.resources.kubelet_requests`).
     """
     return first_reason(mismatch(spec, node), shortage(requests, node))
 
@@ -205,8 +205,8 @@ def shortage(requests: Resources, node: NodeView) -> str:
     if node.offered is None:
         return ""  # only Slurm counts
     for name in sorted(requests):
-        if host_ports.is_port(name):
-            if host_ports.conflicts(name, node.taken):
+        if resources.is_host_port(name):
+            if resources.port_conflicts(name, node.taken):
                 return f"{name} is in use"
             continue
         offered = node.offered.get(name, Decimal(0))

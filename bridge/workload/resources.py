@@ -1,6 +1,10 @@
-"""The requests of a pod on a node, summed as the Kubernetes scheduler sums them.
+"""The requests of a pod on a node, summed as the Kubernetes scheduler sums them, and its host ports. Pure.
 
 Source: the Kubernetes documentation of init containers, sidecar containers, pod overhead and pod-level resources.
+
+A host port counts as a resource of which a node has one. The kubelet rejects a pod (``NodePorts``) whose host port
+another pod on the node has, with the same protocol and address; ``0.0.0.0`` is every address. Slurm does not know
+ports.
 """
 
 from __future__ import annotations
@@ -16,6 +20,11 @@ PODS = "pods"
 """Name of the resource of which every pod uses one."""
 DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 """Prefix of an extended resource by DRA; the rest of the name is that of a DeviceClass."""
+_HOST_PORT = "host port "
+"""No name of a resource begins with this text: it has a blank."""
+_EVERY = "0.0.0.0"  # noqa: S104 an address to compare, not one to bind
+_ADDRESS = " of "
+_ONE = Decimal(1)
 
 
 def pod_requests(spec: Mapping[str, Any]) -> Resources:
@@ -49,7 +58,7 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
 
 def node_requests(spec: Mapping[str, Any]) -> Resources:
     """Return the requests of a pod on a node: its own requests, and 1 for the resource ``pods``."""
-    return {**pod_requests(spec), PODS: Decimal(1)}
+    return {**pod_requests(spec), PODS: _ONE}
 
 
 def extended(requests: Iterable[str]) -> list[str]:
@@ -97,3 +106,49 @@ def _raise(total: Resources, other: Resources) -> None:
     for name, value in other.items():
         if value > total.get(name, Decimal(0)):
             total[name] = value
+
+
+def host_ports(spec: Mapping[str, Any]) -> Resources:
+    """Return the host ports of a pod: ``host port 8080/TCP``, with the address if the pod names one.
+
+    With ``hostNetwork``, every port of a container is a host port. Ports of sidecar containers count, ports of other
+    init containers do not.
+    """
+    ports: Resources = {}
+    for container in port_holders(spec):
+        for port in container.get("ports") or ():
+            number = port.get("hostPort") or (port.get("containerPort") if spec.get("hostNetwork") else 0)
+            if number:
+                address = port.get("hostIP") or _EVERY
+                name = f"{_HOST_PORT}{number}/{port.get('protocol') or 'TCP'}"
+                ports[name if address == _EVERY else f"{name}{_ADDRESS}{address}"] = _ONE
+    return ports
+
+
+def port_holders(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the containers of a pod whose ports count."""
+    sidecars = [
+        container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"
+    ]
+    return [*(spec.get("containers") or ()), *sidecars]
+
+
+def kubelet_requests(spec: Mapping[str, Any]) -> Resources:
+    """Return the resources that a pod uses on a node with a kubelet: its requests, 1 for ``pods``, its host ports."""
+    return {**node_requests(spec), **host_ports(spec)}
+
+
+def is_host_port(name: str) -> bool:
+    """Whether a name in :func:`kubelet_requests` is that of a host port."""
+    return name.startswith(_HOST_PORT)
+
+
+def port_conflicts(name: str, used: Iterable[str]) -> list[str]:
+    """Return the host ports among ``used`` that a pod with the host port ``name`` cannot have beside it."""
+    port, _, address = name.partition(_ADDRESS)
+    conflicting = []
+    for other in used:
+        other_port, _, other_address = other.partition(_ADDRESS)
+        if other_port == port and (not address or not other_address or address == other_address):
+            conflicting.append(other)
+    return conflicting

@@ -11,7 +11,7 @@ from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pool
-from bridge.protocol.model.usage import JobUsage
+from bridge.protocol.model.jobs import JobUsage
 
 log = logging.getLogger(__name__)
 

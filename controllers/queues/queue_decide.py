@@ -12,8 +12,7 @@ from controllers.queues import leaving, manifests, offers, queue_status, specifi
 from controllers.queues.leaving import Leaving
 from controllers.queues.manifests import Quota
 from controllers.queues.offers import Offer
-from controllers.queues.queue_actions import Action, Apply, Delete, Evict, Kind, Object, SetStatus
-from controllers.queues.queue_status import FlavorState
+from controllers.queues.queue_status import Action, Apply, Delete, Evict, FlavorState, Kind, Object, SetStatus
 from controllers.queues.specification import Flavor, Specification, SpecificationError
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bridge.clock import rfc3339
 from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.errors import (
     BridgeError,
@@ -21,10 +22,10 @@ from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.kube.resources import MASTER_QUEUES, Resource
 from bridge.telemetry.metrics import QUEUE_FLAVORS, QUEUE_WRITES, counted
-from controllers.queues import eviction, queue_status
+from controllers.queues import queue_status
 from controllers.queues.manifests import GROUP, is_applied
-from controllers.queues.queue_actions import Action, Apply, Delete, Evict, SetStatus
 from controllers.queues.queue_decide import View, decide
+from controllers.queues.queue_status import Action, Apply, Delete, Evict, SetStatus
 
 Object = dict[str, Any]
 PLURALS = {"ResourceFlavor": "resourceflavors", "ClusterQueue": "clusterqueues", "LocalQueue": "localqueues"}
@@ -119,7 +120,7 @@ class Queues(Loop):
                 key, path = _key_of(action), self._path(kind, namespace, name)
                 return key, lambda: self._write(key, owner, kind, lambda: self._delete(path, uid))
             case Evict(owner, flavor, message):
-                self._evict_from[flavor] = self.clock.monotonic() + eviction.PERIOD
+                self._evict_from[flavor] = self.clock.monotonic() + PERIOD
                 return f"Workloads {flavor}", lambda: self._evict(owner, flavor, message)
             case SetStatus(queue, body):
                 key = f"MasterQueue {queue['metadata']['name']}"
@@ -176,15 +177,15 @@ class Queues(Loop):
         version, evicted = self._kueue.version, 0
         params: dict[str, str | int | bool] = {"fieldManager": self._manager, "force": True}
         # read here: a cache of all workloads would cost memory for an event that is rare
-        for workload in eviction.to_evict(self._kube.get(eviction.list_path(version))["items"], flavor):
+        for workload in to_evict(self._kube.get(list_path(version))["items"], flavor):
             versioned = {"apiVersion": f"{GROUP}/{version}", **workload}
-            body = eviction.patch(versioned, message, self.clock.time())
+            body = patch(versioned, message, self.clock.time())
             with suppress(KubeConflictError, KubeNotFoundError), counted(QUEUE_WRITES, "workload"):
-                self._kube.patch(eviction.status_path(version, versioned), body, kind="apply", params=params)
+                self._kube.patch(status_path(version, versioned), body, kind="apply", params=params)
                 evicted += 1
         if evicted:
             text = f"{evicted} workloads of flavor {flavor} evicted: {message}"
-            self._events.event(owner, eviction.EVICTED, text, warning=True, action="Queues")
+            self._events.event(owner, EVICTED, text, warning=True, action="Queues")
 
     def _set_status(self, queue: Object, body: Object) -> None:
         metadata = {key: queue["metadata"][key] for key in ("uid", "resourceVersion")}
@@ -236,3 +237,60 @@ def _key_of(action: Apply | Delete) -> str:
 
 def _key(kind: str, namespace: str, name: str) -> str:
     return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
+
+
+REASON = "NodeFailures"
+"""Kueue's ``WorkloadEvictedDueToNodeFailures``."""
+EVICTED = "QueueEvicted"
+"""Reason of the Event of the MasterQueue."""
+PERIOD = 10.0
+"""Seconds between two searches for workloads of one flavor."""
+
+
+def to_evict(workloads: Iterable[Object], flavor: str) -> list[Object]:
+    """Return the workloads with a reservation of this flavor that have neither finished nor been evicted."""
+    return [item for item in workloads if flavor in _flavors(item) and not _has_condition(item, "Finished", "Evicted")]
+
+
+def patch(workload: Object, message: str, now: float) -> Object:
+    """Return the body of the server-side apply of the status; ``now`` in seconds since 1970.
+
+    It has the version of the Workload that was read, so that a workload that Kueue has changed since is not evicted.
+    """
+    metadata = workload["metadata"]
+    condition = {
+        "type": "Evicted",
+        "status": "True",
+        "reason": REASON,
+        "message": message,
+        "lastTransitionTime": rfc3339(now),
+        "observedGeneration": metadata.get("generation", 0),
+    }
+    return {
+        "apiVersion": workload["apiVersion"],
+        "kind": "Workload",
+        "metadata": {key: metadata[key] for key in ("name", "namespace", "uid", "resourceVersion")},
+        "status": {"conditions": [condition]},
+    }
+
+
+def list_path(version: str) -> str:
+    """Return the path of the Workloads of all namespaces."""
+    return f"/apis/{GROUP}/{version}/workloads"
+
+
+def status_path(version: str, workload: Object) -> str:
+    """Return the path of the status of a Workload."""
+    metadata = workload["metadata"]
+    return f"/apis/{GROUP}/{version}/namespaces/{metadata['namespace']}/workloads/{metadata['name']}/status"
+
+
+def _flavors(workload: Object) -> set[str]:
+    admission = (workload.get("status") or {}).get("admission") or {}
+    assignments = admission.get("podSetAssignments") or ()
+    return {flavor for assignment in assignments for flavor in (assignment.get("flavors") or {}).values()}
+
+
+def _has_condition(workload: Object, *kinds: str) -> bool:
+    conditions = (workload.get("status") or {}).get("conditions") or ()
+    return any(c["type"] in kinds and c["status"] == "True" for c in conditions)

@@ -1,10 +1,10 @@
-"""The status of a MasterQueue: conditions, and the state of each flavor."""
+"""The results of a decision: the actions for Kueue's objects, and the status of a MasterQueue."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from bridge import names
 from bridge.clock import rfc3339
@@ -104,3 +104,46 @@ def dated(status: Object, queue: Object, now: float) -> Object:
 
 def _condition(kind: str, true: bool, reason: str, message: str) -> Object:
     return {"type": kind, "status": "True" if true else "False", "reason": reason, "message": message}
+
+
+Kind = Literal["ResourceFlavor", "ClusterQueue", "LocalQueue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Write an object by server-side apply; ``observed_uid`` is that of the object, empty if there is none."""
+
+    owner: Object
+    body: Object
+    observed_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an object that belongs to a MasterQueue, and that nothing uses."""
+
+    owner: Object
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Evict the workloads of a flavor, whose pool is silent; ``message`` is for users."""
+
+    owner: Object
+    flavor: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetStatus:
+    """Write the status of a MasterQueue."""
+
+    queue: Object
+    status: Object
+
+
+Action = Apply | Delete | Evict | SetStatus

@@ -10,8 +10,7 @@ from typing import Any
 from bridge import names
 from bridge.clock import rfc3339
 from bridge.protocol.model import architecture
-from bridge.protocol.model.announcement import Announcement
-from bridge.protocol.model.readiness import READY, Readiness
+from bridge.protocol.model.announcement import READY, Announcement, Readiness
 from controllers.virtual import announcement_validation
 from controllers.virtual.announcement_validation import ValidAnnouncement
 

@@ -23,9 +23,8 @@ from bridge.protocol.model.sessions import CommandOptions, Exit
 from bridge.protocol.nats.messages import EMPTY, CancelMessage, Snapshot, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
-from bridge.protocol.nats.request_client import PoolClient
+from bridge.protocol.nats.request_client import NatsSession, PoolClient
 from bridge.protocol.nats.request_table import CANCEL, SNAPSHOT, STATUS, SUBMIT
-from bridge.protocol.nats.session_client import NatsSession
 from bridge.script import build, library
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.runtimes import runtime_table as runtimes

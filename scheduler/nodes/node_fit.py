@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from bridge.workload import eligibility, host_ports
+from bridge.workload import eligibility, resources
 from bridge.workload.eligibility import NodeView
 
 K = TypeVar("K", bound=Hashable)
@@ -88,7 +88,7 @@ class NodeFit:
             *([c.get("resources"), c.get("restartPolicy")] for c in spec.get("initContainers") or ()),
             "/",
             *(c.get("resources") for c in spec.get("containers") or ()),
-            *host_ports.of(spec),
+            *resources.host_ports(spec),
         ]
         shape = json.dumps([selection_fields, request_fields], sort_keys=True)
         return self._keys.get(shape, lambda: (json.dumps(selection_fields, sort_keys=True), self._shortages(spec)))
@@ -113,7 +113,7 @@ class NodeFit:
         return refused, eligible
 
     def _shortages(self, spec: Mapping[str, Any]) -> tuple[str, ...]:
-        requests = host_ports.node_requests(spec)
+        requests = resources.kubelet_requests(spec)
         return tuple([eligibility.shortage(requests, node) for node in self._kinds])
 
     def _select(self, spec: Mapping[str, Any], slurm_nodes: Iterable[str]) -> Selection:

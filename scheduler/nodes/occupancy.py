@@ -18,7 +18,7 @@ from typing import Any
 from bridge import clock
 from bridge.kube.prune import claim_volumes
 from bridge.kube.prune import host_ports as ports_of
-from bridge.workload import host_ports, links, pods, resources
+from bridge.workload import links, pods, resources
 from bridge.workload.resources import Resources
 from scheduler.volumes import pod_volumes
 
@@ -106,7 +106,7 @@ class Occupancy:
     def occupant(self, pod: Pod, node: str, until: float = 0) -> Occupant:
         """Return the pod as an occupant of a node, without counting it."""
         ours = pod["spec"].get("schedulerName") == self._scheduler_name
-        requests = host_ports.node_requests(pod["spec"])
+        requests = resources.kubelet_requests(pod["spec"])
         claims = pod_volumes.claim_keys(pod)
         return Occupant(pods.uid(pod), pods.key(pod), node, requests, ours, links.key(pod), until, claims)
 
@@ -280,8 +280,8 @@ class PlannedOccupancy:
         used, planned = self._occupancy.used(node), self._used.get(node, NOTHING)
         shortages: Resources = {}
         for name, value in requests.items():
-            if host_ports.is_port(name):
-                shortages |= dict.fromkeys(host_ports.conflicts(name, (*used, *planned)), value)
+            if resources.is_host_port(name):
+                shortages |= dict.fromkeys(resources.port_conflicts(name, (*used, *planned)), value)
             # eligibility.refusal has excluded a node whose Allocatable lacks the resource
             elif name in offered:
                 taken = used.get(name, _ZERO) + planned.get(name, _ZERO)
@@ -302,7 +302,7 @@ def prune(pod: Pod) -> dict[str, Any]:
     requests = {name: str(value) for name, value in resources.pod_requests(spec).items()}
     claims = claim_volumes(spec)
     is_host_network = bool(spec.get("hostNetwork"))
-    ports = [port for container in host_ports.holders(spec) for port in ports_of(container, is_host_network)]
+    ports = [port for container in resources.port_holders(spec) for port in ports_of(container, is_host_network)]
     return {
         "metadata": {key: pod["metadata"][key] for key in _METADATA if key in pod["metadata"]},
         "spec": {

@@ -12,7 +12,7 @@ from typing import Any
 from bridge.control.control_loop import Dependencies
 from bridge.slurm import states
 from bridge.slurm.models import Node, Partition, Snapshot
-from bridge.workload import eligibility, host_ports, node_ownership, pool_selection, slurm_partition
+from bridge.workload import eligibility, node_ownership, pool_selection, resources, slurm_partition
 from bridge.workload.eligibility import NodeView
 from scheduler.devices.device_names import DeviceNames
 from scheduler.nodes.node_fit import BoundedCache, Key, NodeFit, most_results
@@ -180,7 +180,7 @@ class Placements:
         node = self.by_slurm_name.get(slurm_node)
         if node is None:
             return "not a Kubernetes node"
-        why = eligibility.refusal(pod["spec"], host_ports.node_requests(pod["spec"]), node)
+        why = eligibility.refusal(pod["spec"], resources.kubelet_requests(pod["spec"]), node)
         needs = self.needs(pod)
         return why or (NodeFilter(needs, self._storage).refusal(node) if needs.restricts else "")
 

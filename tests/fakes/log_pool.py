@@ -8,12 +8,10 @@ from typing import Any
 
 from bridge.clock import rfc3339
 from bridge.errors import BridgeError, SiteRefusedError
-from bridge.protocol.model.announcement import Announcement
-from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
-from bridge.protocol.model.readiness import READY, Readiness
+from bridge.protocol.model.announcement import READY, Announcement, Readiness
+from bridge.protocol.model.jobs import ContainerState, JobStatus, JobUsage, Termination
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.model.sessions import CommandOptions, Connection, Session
-from bridge.protocol.model.usage import JobUsage
 
 Line = tuple[float, bytes]
 

@@ -9,9 +9,8 @@ from bridge.config.pool_kind import PoolKindSection, PoolName
 from bridge.pools.polled.polled_pool import PolledPool, PolledPools
 from bridge.pools.pool_interface import Pod
 from bridge.pools.registry import PoolContext
-from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.announcement import READY, Announcement, Readiness
 from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
-from bridge.protocol.model.readiness import READY, Readiness
 from bridge.script.references import Objects
 
 DESKS: dict[str, dict[str, JobStatus]] = {}

@@ -12,9 +12,8 @@ from bridge.apps.plugin.directory import Directory
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.pools.registry import PoolSource
-from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.announcement import READY, Announcement, Readiness
 from bridge.protocol.model.jobs import GRANTED, ContainerState, JobStatus, Termination
-from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from bridge.pools.store.store_interface import StoreError
+from bridge.pools.store.synchronizer import StoreError
 
 
 class FakeStore:

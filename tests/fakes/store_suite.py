@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.pools.store.store_interface import KeyValueStore
+from bridge.pools.store.synchronizer import KeyValueStore
 
 
 class StoreSuite:

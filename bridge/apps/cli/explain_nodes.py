@@ -8,7 +8,7 @@ from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import node_room
 from bridge.errors import KubeError
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, host_ports, pods, pool_selection, resources, slurm_partition
+from bridge.workload import eligibility, pods, pool_selection, resources, slurm_partition
 from scheduler.nodes import occupancy
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
@@ -27,7 +27,7 @@ def storage(session: CommandSession, pod: pods.Pod) -> Storage | None:
 
 def rooms(session: CommandSession, pod: pods.Pod, stored: Storage | None, job: Job | None) -> list[node_room.Room]:
     """Return the answer of each node, as far as it is known; ``stored`` are the objects of :func:`storage`."""
-    requests, slurm = host_ports.node_requests(pod["spec"]), _slurm_side(session, pod, job)
+    requests, slurm = resources.kubelet_requests(pod["spec"]), _slurm_side(session, pod, job)
     nodes = session.attempt("nodes", session.nodes)
     if nodes is None:
         return node_room.rooms_in_slurm(requests, slurm, time.time()) if slurm is not None else []

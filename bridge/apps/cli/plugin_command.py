@@ -132,11 +132,11 @@ def plugin(
     elif nunet is not None:
         from bridge.clock import SYSTEM_CLOCK
         from bridge.config import hub
-        from bridge.pools import pool_table
+        from bridge.pools import registry
         from bridge.pools.registry import PoolContext
 
         logs.setup(log_level or "info", log_format or "auto")
-        source = pool_table.make(PoolContext(hub.load(nunet), SYSTEM_CLOCK, interlink=True), ["nunet"])
+        source = registry.make(PoolContext(hub.load(nunet), SYSTEM_CLOCK, interlink=True), ["nunet"])
         if not source.pools():
             raise ConfigError("pools.nunet has no entry: --nunet requires one")
     else:

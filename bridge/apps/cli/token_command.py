@@ -54,12 +54,12 @@ def renew(
     """
     from bridge.clock import rfc3339
     from bridge.kube.kube_client import KubeClient
-    from bridge.slurm import auth, new_token
+    from bridge.slurm import auth
 
     if key_file is None:
-        made = new_token.by_scontrol(user, lifespan)
+        made = auth.by_scontrol(user, lifespan)
     else:
-        made = new_token.signed(new_token.read_key(key_file), user, lifespan, int(time.time()))
+        made = auth.signed(auth.read_key(key_file), user, lifespan, int(time.time()))
     if connection.config is not None:
         _try(connection.config, made)
     kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=2)

@@ -13,7 +13,7 @@ from bridge.config.hub import Config
 from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.core.threads import Supervisor
 from bridge.kube.lease import Elector
-from bridge.pools import pool_table
+from bridge.pools import registry
 from bridge.pools.registry import PoolContext
 from bridge.serving.health import Health
 from controllers.expose.expose_decide import usable_address
@@ -72,7 +72,7 @@ class HubPools:
         config, clock, pools = shared.config, shared.clock, shared.config.pools
         address = node_address(config, shared.kube.server)
         self._stopping = threading.Event()
-        self._pools = pool_table.make(PoolContext(config, clock, cluster, identity, self._leads))
+        self._pools = registry.make(PoolContext(config, clock, cluster, identity, self._leads))
         self._kubelet = Kubelet(
             kubelet_settings(config, address),
             shared.kube,

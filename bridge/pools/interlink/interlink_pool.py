@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from bridge.clock import Clock
 from bridge.config.interlink import InterlinkSection
-from bridge.errors import SiteRefusedError
+from bridge.errors import ConfigError, SiteRefusedError
 from bridge.interlink import ping
 from bridge.interlink.messages import PingResponse, PodCreateRequests, RetrievedPodData
 from bridge.logs import kv
 from bridge.pools.interlink import references
 from bridge.pools.interlink.interlink_client import PluginClient
 from bridge.pools.interlink.interlink_logs import LogPieces
-from bridge.pools.interlink.interlink_transport import ServerError
-from bridge.pools.polled.polled_pool import PolledPool
+from bridge.pools.interlink.interlink_transport import PluginTransport, ServerError
+from bridge.pools.polled.polled_pool import PolledPool, PolledPools
 from bridge.pools.pool_interface import Pod
-from bridge.protocol.model.announcement import Announcement
+from bridge.pools.registry import PoolContext
+from bridge.protocol.model.announcement import READY, Announcement, Readiness
 from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import LogOptions
 from bridge.script import build, self_contained
 from bridge.script.buildconfig import BuildConfig
@@ -219,3 +223,30 @@ class InterlinkPool(PolledPool):
 
 def _printable(text: str) -> str:
     return "".join(letter for letter in text if letter.isprintable())[:LONGEST_ID]
+
+
+def make(sections: Iterable[InterlinkSection], context: PoolContext) -> PolledPools:
+    """Return the pools of ``pools.interlink``. Raises :class:`ConfigError`."""
+    timeout = context.config.pools.submit_timeout
+    return PolledPools(make_pool(section, timeout, context.clock) for section in sections)
+
+
+def make_pool(section: InterlinkSection, submit_timeout: float, clock: Clock) -> InterlinkPool:
+    """Return one pool. Sends no request."""
+    client = PluginClient(section, PluginTransport(section, clock), clock)
+    config = None if section.build_config_file is None else read_build_config(section.name, section.build_config_file)
+    return InterlinkPool(section, client, clock, submit_timeout, config)
+
+
+def read_build_config(pool: str, path: Path) -> BuildConfig:
+    """Read the file with the script settings of a pool. Raises :class:`ConfigError`."""
+    location = f"pools.interlink, pool {pool}: buildConfigFile {path}"
+    try:
+        return BuildConfig.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise ConfigError(f"{location}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
+        raise ConfigError(f"{location}: {'; '.join(problems)}") from error
+    except ValueError as error:  # not TOML, or not text
+        raise ConfigError(f"{location}: {error}") from error

@@ -18,7 +18,7 @@ from bridge.config.interlink import InterlinkSection
 from bridge.errors import ConfigError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.http.requests_adapter import innermost, was_sent
 from bridge.pools.interlink.interlink_exchange import Exchange, ExchangeAdapter, UnixExchangeAdapter
-from bridge.pools.polled.token_file import authorization
+from bridge.pools.polled.polled_pool import authorization
 from bridge.telemetry import tracing
 
 MIB = 1 << 20

@@ -17,7 +17,7 @@ from bridge.http.curl_client import Address, CallError, CurlClient, HttpLimits
 from bridge.pools.nunet import dialect
 from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.peer import Peer
-from bridge.pools.polled.token_file import authorization
+from bridge.pools.polled.polled_pool import authorization
 
 CONNECT_TIMEOUT, TIMEOUT = 5.0, 30.0
 """Seconds for a connection, and for the whole answer to any request but a submission: a DMS answers from memory."""

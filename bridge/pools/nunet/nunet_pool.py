@@ -19,9 +19,8 @@ from bridge.pools.nunet.placement import Placed, Placement
 from bridge.pools.nunet.submissions import Submission, Submissions
 from bridge.pools.polled.polled_pool import PolledPool, retryable
 from bridge.pools.registry import PoolContext
-from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.announcement import READY, Announcement, Readiness
 from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.model.requests import LogOptions
 from bridge.script import references
 from bridge.script.references import Objects

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bridge.config.pools import RedisStoreSection
-from bridge.pools.store.store_interface import StoreError
+from bridge.pools.store.synchronizer import StoreError
 
 TIMEOUT = 5.0
 """Seconds to wait for a connection, and for an answer."""

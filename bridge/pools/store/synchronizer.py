@@ -1,7 +1,8 @@
 """Synchronizes a store with the state of this process, on a thread of its own. No other thread waits for a store.
 
-A change adds its key to the set of keys to be written. The value is read when the key is written. After a failure, and
-every ten minutes, all values are compared, because a store may have lost its data.
+A store may be down, empty or wrong; no decision depends on it. A change adds its key to the set of keys to be written.
+The value is read when the key is written. After a failure, and every ten minutes, all values are compared, because a
+store may have lost its data.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Protocol
 from bridge.clock import Clock
 from bridge.core.backoff import Backoff
 from bridge.core.threads import Supervisor
+from bridge.errors import BridgeError
 from bridge.logs import kv
-from bridge.pools.store.store_interface import KeyValueStore, StoreError
 from bridge.telemetry.metrics import STORE_UP, STORE_WAITING
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,32 @@ _MOST_LOGGED = 10
 
 Key = tuple[str, str]
 """Kind and key."""
+
+
+class StoreError(BridgeError):
+    """The store refused a request or did not answer. The request may have been carried out."""
+
+    reason = "StoreError"
+    retryable = True
+
+
+class KeyValueStore(Protocol):
+    """One store, used by one thread. Every method waits for the answer for some seconds, and may raise StoreError.
+
+    A kind matches ``[a-z]+``. A key is any text of up to 300 characters. A value is not empty.
+    """
+
+    def load(self, kind: str) -> dict[str, bytes]:
+        """Return all values of a kind by key."""
+
+    def put(self, kind: str, values: Mapping[str, bytes]) -> None:
+        """Store these values; each replaces the previous value of its key."""
+
+    def delete(self, kind: str, keys: Collection[str]) -> None:
+        """Delete these keys. A missing key is no error."""
+
+    def close(self) -> None:
+        """Close the connection. The next call opens a new one."""
 
 
 class RecordSource(Protocol):

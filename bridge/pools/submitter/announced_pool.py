@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from bridge.errors import SiteDownError
 from bridge.logs import kv
-from bridge.protocol.model.readiness import READY, Readiness
+from bridge.protocol.model.announcement import READY, Readiness
 from bridge.protocol.nats.envelope import explain
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage
 from bridge.script.buildconfig import BuildConfig

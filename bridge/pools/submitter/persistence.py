@@ -17,8 +17,7 @@ from bridge.core.threads import Supervisor
 from bridge.logs import kv
 from bridge.pools.store import records
 from bridge.pools.store.records import JOBS, POOLS, JobRecord, PoolRecord
-from bridge.pools.store.store_interface import KeyValueStore
-from bridge.pools.store.synchronizer import Key, StoreSynchronizer
+from bridge.pools.store.synchronizer import Key, KeyValueStore, StoreSynchronizer
 from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.nats.envelope import GarbledError

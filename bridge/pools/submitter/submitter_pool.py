@@ -14,10 +14,9 @@ from bridge.pools.submitter import snapshot_requests, submission
 from bridge.pools.submitter.announced_pool import AnnouncedPool
 from bridge.pools.submitter.job_view import JobView
 from bridge.pools.submitter.snapshot_requests import RequestSchedule
-from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.jobs import MOST_JOBS, JobStatus, JobUsage
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions, Connection, Session
-from bridge.protocol.model.usage import MOST_JOBS, JobUsage
 from bridge.protocol.nats.envelope import check_pool
 from bridge.protocol.nats.messages import (
     Announce,

@@ -10,7 +10,7 @@ from bridge.config.pools import NatsSection
 from bridge.core.threads import Supervisor
 from bridge.pools.registry import PoolContext
 from bridge.pools.store.nats_store import NatsStore
-from bridge.pools.store.store_interface import KeyValueStore
+from bridge.pools.store.synchronizer import KeyValueStore
 from bridge.pools.submitter.nats_registry import NatsPools
 from bridge.pools.submitter.persistence import PoolPersistence
 from bridge.protocol.nats.nats_link import Link

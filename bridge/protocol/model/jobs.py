@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -130,3 +130,32 @@ class JobStatus:
 def pod_of(job: JobStatus) -> Mapping[str, Any]:
     """Return the identity of a job's pod in the form of a pod, for requests about a job whose pod is gone."""
     return {"metadata": {"namespace": job.namespace, "name": job.name, "uid": job.job}}
+
+
+_LARGEST = 2**62
+MOST_JOBS = 500
+"""Jobs in one request."""
+
+Amount = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
+class ContainerUse:
+    """The use of one run of a container: the one after so many ``restarts``.
+
+    ``cpu``: seconds of CPU time since its start. ``memory``: bytes of its working set.
+    """
+
+    name: Text
+    restarts: int
+    cpu: Amount
+    memory: Annotated[int, Field(ge=0, le=_LARGEST)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
+class JobUsage:
+    """The use of the running containers of a job, measured ``at``, in seconds since 1970."""
+
+    job: Uid
+    at: Amount
+    containers: Annotated[Sequence[ContainerUse], AfterValidator(lambda found: found[:MOST_CONTAINERS])]

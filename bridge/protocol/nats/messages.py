@@ -15,10 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.identifiers import Owner, PoolName, Ticket, Uid
-from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.jobs import MOST_JOBS, JobStatus, JobUsage
 from bridge.protocol.model.requests import JobParameters, JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions
-from bridge.protocol.model.usage import MOST_JOBS, JobUsage
 
 VERSION = 1
 UNKNOWN_LIBRARY = "UnknownLibrary"

@@ -24,7 +24,6 @@ from pathlib import Path
 
 from bridge.errors import ConfigError
 from bridge.protocol.model.identifiers import POOL_PATTERN, UID_PATTERN
-from bridge.protocol.nats.bucket import DEFAULT_BUCKET
 from bridge.protocol.nats.nats_server_config import (
     HUB,
     Listeners,
@@ -36,7 +35,7 @@ from bridge.protocol.nats.nats_server_config import (
     site_permissions,
     users_text,
 )
-from bridge.protocol.nats.subjects import ANY
+from bridge.protocol.nats.subjects import ANY, DEFAULT_BUCKET
 from bridge.protocol.nats.user_keys import checked_public_key, new_seed, public_key
 
 SERVER, USERS, POOLS, HUBS = "nats-server.conf", "users.conf", "pools", "hubs"

@@ -9,8 +9,7 @@ import json
 from dataclasses import dataclass, field
 
 from bridge.errors import ConfigError
-from bridge.protocol.nats.bucket import BucketSubjects
-from bridge.protocol.nats.subjects import ANY, Subjects
+from bridge.protocol.nats.subjects import ANY, BucketSubjects, Subjects
 
 HUB = "hub"
 INBOX = "_INBOX.hub"

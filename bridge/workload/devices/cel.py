@@ -27,6 +27,7 @@ from bridge.workload.devices.cel_values import (
     AbortedError,
     Described,
     EvaluationError,
+    Semver,
     Term,
     Value,
     as_text,
@@ -38,7 +39,6 @@ from bridge.workload.devices.cel_values import (
     ordered,
     unequal,
 )
-from bridge.workload.devices.semver import Semver
 
 LONGEST = 10 * 1024
 """Length of an expression that the API server allows."""

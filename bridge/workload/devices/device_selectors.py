@@ -9,8 +9,7 @@ from typing import Any
 
 from bridge.workload import quantity
 from bridge.workload.devices import cel
-from bridge.workload.devices.cel_values import Described, Value
-from bridge.workload.devices.semver import Semver
+from bridge.workload.devices.cel_values import Described, Semver, Value
 
 Selector = Callable[[Described], bool]
 

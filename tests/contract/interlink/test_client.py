@@ -10,8 +10,7 @@ import pytest
 from bridge.clock import SystemClock
 from bridge.config.interlink import InterlinkSection
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
-from bridge.pools.interlink.interlink_pool import InterlinkPool
-from bridge.pools.interlink.interlink_source import make_pool
+from bridge.pools.interlink.interlink_pool import InterlinkPool, make_pool
 from bridge.protocol.model.requests import LogOptions
 from tests.builders import NO_OBJECTS
 from tests.builders import site_pod as pod

@@ -9,8 +9,7 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.config.interlink import InterlinkSection
-from bridge.pools.interlink.interlink_pool import InterlinkPool
-from bridge.pools.interlink.interlink_source import make_pool
+from bridge.pools.interlink.interlink_pool import InterlinkPool, make_pool
 from bridge.protocol.model.jobs import pod_of
 from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects

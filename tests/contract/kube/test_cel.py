@@ -12,8 +12,7 @@ import pytest
 from bridge.workload import quantity
 from bridge.workload.devices import cel
 from bridge.workload.devices.cel import UnsupportedExpressionError
-from bridge.workload.devices.cel_values import Value
-from bridge.workload.devices.semver import Semver
+from bridge.workload.devices.cel_values import Semver, Value
 from cluster import oracle
 
 pytestmark = pytest.mark.real

@@ -21,7 +21,7 @@ from bridge.errors import (
     SlurmUnavailableError,
     SlurmUnknownOutcomeError,
 )
-from bridge.slurm import allotments, hostlist, link, new_token, query_plan, state_lists, states
+from bridge.slurm import allotments, auth, hostlist, link, query_plan, state_lists, states
 from bridge.slurm.models import GroupRef, JobLink, JobRequest, PodRef
 from bridge.slurm.query_plan import LARGEST_BULK
 from bridge.slurm.slurm_client import MOST_IDS, SlurmClient
@@ -248,9 +248,9 @@ def test_the_token_file_is_read_again(site: RealSite, tmp_path: Path) -> None:
 def test_slurmrestd_accepts_a_token_that_podbridge_makes(site: RealSite, tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_bytes(site.cluster.jwt_key)
-    made = new_token.signed(new_token.read_key(file), "slurm", 600, int(time.time()))
+    made = auth.signed(auth.read_key(file), "slurm", 600, int(time.time()))
     SlurmClient(Config(slurm_rest_api=site.url), made).jobs()
-    other = new_token.signed(b"another key of enough bytes", "slurm", 600, int(time.time()))
+    other = auth.signed(b"another key of enough bytes", "slurm", 600, int(time.time()))
     with pytest.raises((SlurmAuthError, SlurmUnavailableError)):
         SlurmClient(Config(slurm_rest_api=site.url), other).jobs()
 

@@ -11,7 +11,7 @@ from typing import Any
 from bridge.config.pools import RedisStoreSection
 from bridge.pools.store.nats_store import NatsStore
 from bridge.pools.store.redis_store import RedisStore
-from bridge.pools.store.store_interface import KeyValueStore
+from bridge.pools.store.synchronizer import KeyValueStore
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from cluster.polling import eventually

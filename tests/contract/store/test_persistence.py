@@ -15,7 +15,7 @@ from bridge.clock import SystemClock
 from bridge.config.pools import NatsSection
 from bridge.core.threads import Supervisor
 from bridge.pools.store.redis_store import RedisStore
-from bridge.pools.store.store_interface import StoreError
+from bridge.pools.store.synchronizer import StoreError
 from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
 from bridge.pools.submitter.persistence import PoolPersistence
 from bridge.protocol.nats.nats_link import Link

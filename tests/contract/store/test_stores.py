@@ -11,9 +11,9 @@ from nats.aio.client import Client as Bare
 
 from bridge.pools.store.nats_store import NatsStore
 from bridge.pools.store.redis_store import RedisStore
-from bridge.pools.store.store_interface import KeyValueStore, StoreError
-from bridge.protocol.nats.bucket import BucketSubjects
+from bridge.pools.store.synchronizer import KeyValueStore, StoreError
 from bridge.protocol.nats.nats_server_config import INBOX
+from bridge.protocol.nats.subjects import BucketSubjects
 from cluster.polling import eventually
 from cluster.processes import send_signal
 from tests.contract.nats.servers import OWNER, PREFIX, World, attack, nats_config

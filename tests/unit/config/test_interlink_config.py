@@ -4,13 +4,13 @@ import pytest
 
 from bridge.config import hub
 from bridge.errors import ConfigError
-from bridge.pools import pool_table
+from bridge.pools import registry
 from bridge.pools.registry import PoolContext
 from tests.fakes.clock import FakeClock
 
 
 def made(parsed):
-    return pool_table.make(PoolContext(parsed, FakeClock())).pools()
+    return registry.make(PoolContext(parsed, FakeClock())).pools()
 
 
 def parse(text):

@@ -16,9 +16,8 @@ from bridge.errors import (
     SiteRefusedError,
     SiteUnknownOutcomeError,
 )
-from bridge.protocol.model.jobs import Termination
+from bridge.protocol.model.jobs import ContainerUse, JobUsage, Termination
 from bridge.protocol.model.sessions import CommandOptions
-from bridge.protocol.model.usage import ContainerUse, JobUsage
 from bridge.serving.streaming import LIMIT, ON_HANG_UP
 from bridge.serving.upgrade import UPGRADE
 from controllers.kubelet.authentication import TokenAuthenticator, User

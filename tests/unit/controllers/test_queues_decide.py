@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from bridge.clock import rfc3339
 from controllers.queues import manifests, specification
-from controllers.queues.queue_actions import Apply, Delete, Evict, SetStatus
 from controllers.queues.queue_decide import View, decide
+from controllers.queues.queue_status import Apply, Delete, Evict, SetStatus
 
 NOW = 1_800_000_000.0
 

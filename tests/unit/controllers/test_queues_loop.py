@@ -14,9 +14,9 @@ from bridge.errors import (
     KubeUnavailableError,
     LostLeadershipError,
 )
-from controllers.queues import eviction, manifests
-from controllers.queues.queue_actions import Apply, Delete, Evict, SetStatus
+from controllers.queues import manifests, queue_loop
 from controllers.queues.queue_loop import PATIENCE, PLURALS, Kueue, Queues
+from controllers.queues.queue_status import Apply, Delete, Evict, SetStatus
 from tests.fakes.clock import FakeClock
 
 OWNER = {"apiVersion": "vk.io/v1", "kind": "MasterQueue", "metadata": {"name": "q", "uid": "u", "resourceVersion": "7"}}
@@ -195,7 +195,7 @@ def test_only_admitted_workloads_of_the_flavor_are_evicted():
     assert (condition["type"], condition["status"], condition["reason"]) == ("Evicted", "True", "NodeFailures")
     assert condition["observedGeneration"] == 2
     assert (options["kind"], options["params"]["force"]) == ("apply", True)
-    assert events[0][0][0] == eviction.EVICTED
+    assert events[0][0][0] == queue_loop.EVICTED
     assert "1 workloads of flavor silent evicted" in events[0][0][1]
 
 

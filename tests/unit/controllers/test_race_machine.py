@@ -26,8 +26,8 @@ from bridge import names
 from bridge.config.hub import Config
 from bridge.errors import BridgeError, KubeConflictError, KubeUnavailableError, SiteDownError, SiteUnknownOutcomeError
 from bridge.pools.submitter.job_view import JobView, Part
+from bridge.protocol.model.announcement import READY, Readiness
 from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.model.readiness import READY, Readiness
 from bridge.protocol.nats.messages import CancelMessage, Empty, Event, Grant, Snapshot, SubmitMessage
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig

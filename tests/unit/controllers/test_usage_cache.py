@@ -8,7 +8,7 @@ import pytest
 
 from bridge.errors import SiteDownError
 from bridge.protocol.model.announcement import Announcement
-from bridge.protocol.model.usage import ContainerUse, JobUsage
+from bridge.protocol.model.jobs import ContainerUse, JobUsage
 from controllers.kubelet.usage_cache import CACHED, FAILED, NOTHING, PodUse, PoolUse, UsageCache, Use, pod_use, total
 from tests.fakes.clock import FakeClock
 from tests.fakes.log_pool import LogPool, running, terminated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge import names
-from bridge.protocol.model.readiness import Readiness
+from bridge.protocol.model.announcement import Readiness
 from bridge.protocol.nats.messages import Announce
 from controllers.virtual import virtual_node_decide
 from controllers.virtual.site_folder import choose

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from kubernetes.config import kube_config
 
-from bridge.kube import key_files, kube_access
+from bridge.kube import kube_access
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from tests import builders
@@ -104,7 +104,7 @@ def test_the_key_is_closed_with_the_connections(kubeconfig: Path) -> None:
 
 def test_a_file_that_another_thread_deletes_is_written_again(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library shares the files of equal certificates among threads."""
-    move, left = key_files._move, [2]
+    move, left = kube_access._move, [2]
 
     def deleted_first(configuration: Any) -> None:
         if left[0]:
@@ -112,7 +112,7 @@ def test_a_file_that_another_thread_deletes_is_written_again(kubeconfig: Path, m
             Path(configuration.key_file).unlink()
         move(configuration)
 
-    monkeypatch.setattr(key_files, "_move", deleted_first)
+    monkeypatch.setattr(kube_access, "_move", deleted_first)
     requests(load(kubeconfig))
     assert left == [0]
 
@@ -120,7 +120,7 @@ def test_a_file_that_another_thread_deletes_is_written_again(kubeconfig: Path, m
 def test_on_other_systems_the_files_of_the_library_stay(
     kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_files.sys, "platform", "darwin")
+    monkeypatch.setattr(kube_access.sys, "platform", "darwin")
     kube_config._temp_files.clear()
     requests(load(kubeconfig))
     assert len(list((tmp_path / "tmp").iterdir())) == 3

@@ -11,9 +11,8 @@ from bridge.pools.polled import polled_pool
 from bridge.pools.polled.followed_jobs import ABSENT_AGAIN
 from bridge.pools.polled.polled_pool import PolledPool, PolledPools
 from bridge.pools.pool_interface import Pod
-from bridge.protocol.model.announcement import Announcement
+from bridge.protocol.model.announcement import Announcement, Readiness
 from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.model.readiness import Readiness
 from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
 from tests.fakes.clock import FakeClock

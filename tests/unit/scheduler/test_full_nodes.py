@@ -9,7 +9,7 @@ import pytest
 
 from bridge import names
 from bridge.kube.prune import prune_pod
-from bridge.workload import eligibility, host_ports
+from bridge.workload import eligibility, resources
 from scheduler import group_actions, group_decide
 from scheduler.nodes.occupancy import Occupancy, prune
 from tests import builders
@@ -151,9 +151,9 @@ def test_a_port_of_a_pod_of_another_scheduler_excludes_its_node():
     ],
 )
 def test_host_ports_collide_as_in_kubernetes(one, other, collide):
-    first, second = (host_ports.of(pod("p", ports=[{**PORT, **more}])["spec"]) for more in (one, other))
+    first, second = (resources.host_ports(pod("p", ports=[{**PORT, **more}])["spec"]) for more in (one, other))
     for mine, theirs in ((first, second), (second, first)):
-        assert bool(host_ports.conflicts(*mine, theirs)) is collide
+        assert bool(resources.port_conflicts(*mine, theirs)) is collide
 
 
 def test_which_ports_of_a_pod_are_host_ports():
@@ -164,9 +164,9 @@ def test_which_ports_of_a_pod_are_host_ports():
     ]
     whole = {"metadata": {"name": "p", "namespace": "ns", "uid": "p"}, "spec": spec}
     wanted = ["host port 8081/TCP", "host port 8082/TCP"]
-    assert list(host_ports.of(spec)) == list(host_ports.of(prune_pod(whole)["spec"])) == wanted
-    assert list(host_ports.of(prune(prune_pod(whole))["spec"])) == wanted
-    assert "host port 80/TCP" in host_ports.of({**spec, "hostNetwork": True})
+    assert list(resources.host_ports(spec)) == list(resources.host_ports(prune_pod(whole)["spec"])) == wanted
+    assert list(resources.host_ports(prune(prune_pod(whole))["spec"])) == wanted
+    assert "host port 80/TCP" in resources.host_ports({**spec, "hostNetwork": True})
 
 
 def test_what_a_node_has_refused_is_forgotten_when_a_pod_leaves_it_and_not_before():

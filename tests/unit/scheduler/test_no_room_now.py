@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.slurm.models import Node
-from bridge.workload import eligibility, host_ports
+from bridge.workload import eligibility, resources
 from scheduler.nodes.placement import Placements
 from tests import builders
 
@@ -52,7 +52,7 @@ def test_a_refusal_may_pass_only_if_a_node_fits_once_it_is_open_and_empty(drawn,
     nodes = list(views(drawn))
     selector = {"nodeSelector": {"disk": "ssd"}} if disk else {}
     placement, opens, body = may_open(nodes, requests={"cpu": cpu}, **selector)
-    requests = host_ports.node_requests(body["spec"])
+    requests = resources.kubelet_requests(body["spec"])
     fits = {node.name for node in nodes if not eligibility.refusal(body["spec"], requests, emptied(node))}
     assert opens == bool(fits & placement.refused.keys())
 

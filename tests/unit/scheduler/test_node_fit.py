@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.slurm.models import Node, Partition
-from bridge.workload import eligibility, host_ports
+from bridge.workload import eligibility, resources
 from scheduler.nodes import node_fit
 from scheduler.nodes.node_fit import BoundedCache, NodeFit
 from scheduler.nodes.placement import Placements
@@ -62,7 +62,7 @@ def test_the_nodes_are_those_of_a_comparison_of_each_pod_with_each_node(nodes, s
     for spec in specs:
         pod = {"metadata": {"name": "p"}, "spec": spec}
         refused, eligible = fit.placed(pod, fit.key(pod, ""), lambda: names)
-        requests = host_ports.node_requests(spec)
+        requests = resources.kubelet_requests(spec)
         reasons = {one.name: eligibility.refusal(spec, requests, one) for one in views}
         assert refused == {**{name: why for name, why in reasons.items() if why}, "bare": "not a Kubernetes node"}
         assert eligible == [name for name, why in reasons.items() if not why]

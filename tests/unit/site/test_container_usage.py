@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.protocol.model.usage import ContainerUse
+from bridge.protocol.model.jobs import ContainerUse
 from bridge.protocol.nats.messages import UsageRequest
 from bridge.site.container_usage import LEAST_GAP, STALE, parse
 from tests.unit.site.conftest import OWNER, UID

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.slurm.identity import Identity, Witness
 from bridge.slurm.merging import FORGET_AFTER, is_busy, merge, started
 from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
-from bridge.slurm.poll_state import Answers, Expected, PollState
+from bridge.slurm.poll_state import Answers, Expected, Identity, PollState, Witness
 from bridge.slurm.query_plan import (
     AGAIN,
     BULK_FACTOR,

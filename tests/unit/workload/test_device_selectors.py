@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from bridge.workload.devices import cel, device_selectors
 from bridge.workload.devices.cel import UnsupportedExpressionError
-from bridge.workload.devices.cel_values import Value
-from bridge.workload.devices.semver import Semver
+from bridge.workload.devices.cel_values import Semver, Value
 
 
 @dataclass

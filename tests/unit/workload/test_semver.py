@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.workload.devices.semver import Semver
+from bridge.workload.devices.cel_values import Semver
 
 # from https://semver.org, point 11
 IN_ORDER = (

@@ -14,11 +14,11 @@ from bridge.apps.cli.session import CommandSession
 from bridge.clock import SystemClock
 from bridge.config.pool_kind import PoolKindSection
 from bridge.core.threads import Supervisor
-from bridge.pools import pool_table
+from bridge.pools import registry
 from bridge.pools.polled.polled_pool import PolledPool
 from bridge.pools.pool_interface import Pool
 from bridge.pools.registry import PoolContext
-from bridge.pools.store.store_interface import StoreError
+from bridge.pools.store.synchronizer import StoreError
 from bridge.pools.submitter.submitter_source import nats_link, open_store
 from bridge.protocol.nats.nats_link import Link
 from bridge.workload import pool_selection
@@ -75,7 +75,7 @@ def configured(session: CommandSession) -> Iterator[Finding]:
     kinds, context = session.config.pools.kinds, PoolContext(session.config, SystemClock())
     for kind in kinds:
         if any(section.pool_names for section in session.config.pools.sections(kind)):
-            for pool in pool_table.make(context, [kind.key]).pools().values():
+            for pool in registry.make(context, [kind.key]).pools().values():
                 yield from _ping(kind.section, pool)
 
 

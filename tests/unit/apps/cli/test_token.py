@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from bridge.apps.cli.main import cli
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, SlurmUnavailableError
 from bridge.kube.kube_client import KubeClient
-from bridge.slurm import new_token
+from bridge.slurm import auth
 from bridge.slurm.auth import claims
 
 PATH = "/api/v1/namespaces/podbridge/secrets/slurm-bridge-token"
@@ -105,7 +105,7 @@ def test_a_dry_run_writes_nothing(kube, key, exists):
 
 
 def test_a_token_of_scontrol_is_written_without_its_prefix(kube, scontrol):
-    made = new_token.signed(b"k", "slurm", 60, 1_900_000_000)
+    made = auth.signed(b"k", "slurm", 60, 1_900_000_000)
     scontrol(f'[ "$*" = "token username=slurm lifespan=60" ] && echo SLURM_JWT={made}')
     done = renew("--lifespan", "60")
     assert done.exit_code == 0, done.output

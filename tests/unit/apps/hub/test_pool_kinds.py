@@ -24,7 +24,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import NODES, PODS
-from bridge.pools import pool_table
+from bridge.pools import registry
 from bridge.pools.registry import PoolContext
 from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
@@ -76,7 +76,7 @@ def test_a_pod_runs_on_a_pool_of_an_invented_kind(kube: KubeClient) -> None:
 
 
 def test_the_plugin_serves_a_pool_of_an_invented_kind() -> None:
-    made = pool_table.make(PoolContext(config(paper=[{"name": "office", "desk": "counter"}]), SystemClock()))
+    made = registry.make(PoolContext(config(paper=[{"name": "office", "desk": "counter"}]), SystemClock()))
     pods = Pods(Directory(made.pools), wait=lambda _: True)
     pod = builders.pod("u7", metadata={"name": "p"}, containers=[{"name": "main", "image": "i"}])
     assert pods.create(Creation(pod, Objects())) == ("u7", "sheet 1")
@@ -91,7 +91,7 @@ def test_the_line_is_all_that_the_configuration_needs() -> None:
     both = config(paper=[{"name": "a", "desk": "x"}], interlink=[{"name": "b", "url": "http://x:1"}])
     assert (both.pools.named, both.pools.enabled) == (("b", "a"), True)
     assert not config().pools.enabled
-    assert list(pool_table.make(PoolContext(both, SystemClock()), ["paper"]).pools()) == ["a"]
+    assert list(registry.make(PoolContext(both, SystemClock()), ["paper"]).pools()) == ["a"]
     with pytest.raises(ValueError, match="more than one pool has the name a"):
         config(paper=[{"name": "a", "desk": "x"}], interlink=[{"name": "a", "url": "http://x:1"}])
     with pytest.raises(ValueError, match="desks"):

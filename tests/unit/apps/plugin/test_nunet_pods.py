@@ -10,7 +10,7 @@ from bridge.apps.plugin.plugin_pods import Pods
 from bridge.clock import SystemClock
 from bridge.config.hub import Config
 from bridge.errors import ScriptError, SiteError, SiteRefusedError, UnknownJobError
-from bridge.pools import pool_table
+from bridge.pools import registry
 from bridge.pools.registry import PoolContext
 from bridge.script.references import Objects
 from bridge.serving.http_error import AnswerError
@@ -43,7 +43,7 @@ def dms():
 def pool(dms):
     entry = {"name": "nunet", "url": dms.url, "pollPeriod": 0.1, "pingPeriod": 0.1, "cancelPath": "/api/v1/job/{job}"}
     config = Config.model_validate({"slurmRestApi": "", "pools": {"nunet": [entry]}})
-    made = pool_table.make(PoolContext(config, SystemClock(), interlink=True)).pools()["nunet"]
+    made = registry.make(PoolContext(config, SystemClock(), interlink=True)).pools()["nunet"]
     made.ping()
     return made
 

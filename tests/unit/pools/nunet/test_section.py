@@ -2,13 +2,13 @@ import pytest
 
 from bridge.config import hub
 from bridge.errors import ConfigError
-from bridge.pools import pool_table
+from bridge.pools import registry
 from bridge.pools.registry import PoolContext
 from tests.fakes.clock import FakeClock
 
 
 def made(config):
-    return list(pool_table.make(PoolContext(config, FakeClock()), ["nunet"]).pools())
+    return list(registry.make(PoolContext(config, FakeClock()), ["nunet"]).pools())
 
 
 def parse(section):

@@ -7,8 +7,8 @@ import pytest
 
 from bridge.errors import ConfigError
 from bridge.pools.store.nats_store import NatsStore
-from bridge.pools.store.store_interface import StoreError
-from bridge.protocol.nats.bucket import BucketSubjects
+from bridge.pools.store.synchronizer import StoreError
+from bridge.protocol.nats.subjects import BucketSubjects
 from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.config.pools import RedisStoreSection
 from bridge.pools.store.redis_store import RedisStore, options
-from bridge.pools.store.store_interface import StoreError
+from bridge.pools.store.synchronizer import StoreError
 
 OWNER = "c1"
 
