@@ -7,9 +7,19 @@ and the pool read it. Go writes ``null`` for an empty list or map, so each of th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Required, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StringConstraints, WrapValidator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    WrapValidator,
+    create_model,
+)
 from pydantic.functional_validators import BeforeValidator
 from typing_extensions import TypedDict
 
@@ -91,42 +101,34 @@ class Secret(ObjectPart):
         return {"metadata": {"name": self.metadata.name}, "data": self.data, "stringData": self.string_data}
 
 
-class PodMetadata(ObjectPart):
-    """The identity of a pod."""
-
-    name: PodName
-    namespace: Namespace
-    uid: Uid
-    deletion_grace: Seconds | None = Field(None, alias="deletionGracePeriodSeconds")
+def part(name: str, required: Mapping[str, Any] | None = None, /, **optional: Any) -> Any:
+    """Return a model that only checks a part of an object: the types of its fields, of which the others may be null."""
+    fields: dict[str, Any] = {field: (kind, ...) for field, kind in (required or {}).items()}
+    fields |= {field: (kind | None, None) for field, kind in optional.items()}
+    return create_model(name, __base__=ObjectPart, **fields)
 
 
-class NamedContainer(ObjectPart):
-    """The name of a container."""
-
-    name: Label
-
-
-class Toleration(ObjectPart):
-    """A v1.Toleration."""
-
-    key: str | None = None
-    operator: str | None = None
-    value: str | None = None
-    effect: str | None = None
+def listed(item: Any) -> Any:
+    """Return the type of a list; for type checkers, ``list[item]`` would need a type that they know."""
+    return GenericAlias(list, (item,))
 
 
-class _Spec(ObjectPart):
-    init_containers: Many[NamedContainer] = Field([], alias="initContainers")
-    containers: Many[NamedContainer] = Field([])
-    tolerations: Many[Toleration] = Field([])
-    grace: Seconds | None = Field(None, alias="terminationGracePeriodSeconds")
-
-
-class NamedPod(ObjectPart):
-    """A v1.Pod that is named, to be cancelled for example. Its spec may be absent."""
-
-    metadata: PodMetadata
-    spec: _Spec = _Spec()
+TOLERATION = part("Toleration", key=str, operator=str, value=str, effect=str)
+IDENTITY = {"name": PodName, "namespace": Namespace, "uid": Uid}
+"""Fields of the metadata of a pod that it always has."""
+_CONTAINER = part("NamedContainer", {"name": Label})
+NamedPod = part(
+    "NamedPod",
+    {"metadata": part("NamedPodMetadata", IDENTITY, deletionGracePeriodSeconds=Seconds)},
+    spec=part(
+        "NamedPodSpec",
+        initContainers=listed(_CONTAINER),
+        containers=listed(_CONTAINER),
+        tolerations=listed(TOLERATION),
+        terminationGracePeriodSeconds=Seconds,
+    ),
+)
+"""A v1.Pod that is named, to be cancelled for example. Its spec may be absent."""
 
 
 class StartedContainer(TypedDict, total=False):
