@@ -9,7 +9,7 @@ from typing import Any
 from admission import field_policy
 from admission.group_reader import BARE, GroupReader
 from admission.mutate import mutate, needs_group
-from admission.validate import Rules, Scope, Verdict, create
+from admission.validate import Scope, Verdict, create
 from bridge.config.hub import Config, pools_only
 from bridge.errors import BridgeError
 from bridge.workload import arrays
@@ -29,9 +29,7 @@ class Preview:
     problem: str = ""
 
 
-def preview(
-    pod: Json, inherited: Mapping[str, str], config: Config, rules: Rules, groups: GroupReader, scope: Scope
-) -> Preview:
+def preview(pod: Json, inherited: Mapping[str, str], config: Config, groups: GroupReader, scope: Scope) -> Preview:
     """Return what admission would do with a pod; its patch is applied to the pod.
 
     ``inherited`` are the annotations of the pod's owners.
@@ -59,7 +57,7 @@ def preview(
         _apply(pod, operation)
     if pod["spec"]["schedulerName"] != config.scheduler_name:
         return Preview(patch)
-    return Preview(patch, create(pod, "", rules, scope=scope))
+    return Preview(patch, create(pod, "", config, scope=scope))
 
 
 def warnings(kind: str, name: str, preview: Preview) -> list[str]:

@@ -78,7 +78,7 @@ class Reviewer:
         self._config = config
         self._scheduler = config.scheduler_name
         self._namespaces = None if config.managed_namespace_selector else frozenset(config.managed_namespaces)
-        self._rules = validate.rules_of(config, trusted)
+        self._trusted = trusted
         self._by_label = any(policy.namespace_selector is not None for policy in config.namespace_policies)
         self._permissions = permissions
         self._owners = owners
@@ -199,7 +199,7 @@ class Reviewer:
         )
         groups = GroupReader(templates.read_from(objects))
         for pod, inherited in pods:
-            seen = preview.preview(pod, inherited, self._config, self._rules, groups, scope)
+            seen = preview.preview(pod, inherited, self._config, groups, scope)
             warnings += preview.warnings(kind, name, seen)
         return allow(review.uid, warnings=list(dict.fromkeys(warnings)))
 
@@ -218,18 +218,19 @@ class Reviewer:
         )
 
     def _verdict(self, review: Review, managed: bool) -> Verdict | None:
+        config, user = self._config, review.user_name
         if review.subresource == "resize":
-            return validate.resize(review.old, review.object, self._rules, self._scope(review, managed))
+            return validate.resize(review.old, review.object, config, self._scope(review, managed))
         if review.subresource == "ephemeralcontainers":
-            return validate.ephemeral_containers(review.old, self._rules)
+            return validate.ephemeral_containers(review.old, config)
         if review.subresource:
             return None
         if review.operation == "CREATE":
             scope = self._scope(review, managed, pool_selection.asks(review.object))
-            return validate.create(review.object, review.user_name, self._rules, self._nodes(), scope)
+            return validate.create(review.object, user, config, self._nodes(), scope, self._trusted)
         if review.operation == "UPDATE":
             scope = self._scope(review, managed, pool_selection.of(review.old) != pool_selection.of(review.object))
-            return validate.update(review.old, review.object, review.user_name, self._rules, scope)
+            return validate.update(review.old, review.object, user, config, scope, self._trusted)
         return None
 
     def _scope(self, review: Review, managed: bool, pools_matter: bool = False) -> Scope:

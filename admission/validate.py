@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,50 +24,6 @@ FINALIZER_PERMISSION = "finalizer"
 """The permission to remove podbridge's finalizer from a pod that has a job."""
 _REMOTE = (names.REMOTE_JOB, names.JOB_INTENT, names.PLACES)
 """Annotations of a pod that has, or may have, a job at a pool."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The part of the configuration that validation needs.
-
-    ``trusted`` holds the users that may write podbridge's own label, annotations and finalizer. ``partition`` is the
-    partition of pods that name none, ``partitions`` are all that pods can use (empty: all of Slurm). ``slurm`` is true
-    if a Slurm is colocated.
-    """
-
-    scheduler: str
-    trusted: frozenset[str] = frozenset()
-    gres: Mapping[str, str] = field(default_factory=dict)
-    exclusive: bool = False
-    partition: str = ""
-    partitions: Sequence[str] = ()
-    slurm: bool = True
-    device_classes: Mapping[str, str] = field(default_factory=dict)
-    max_grace: int = 300
-    warns_about_memory: bool = False
-    """Whether pods that request no memory may get that of a whole node."""
-    exposes: bool = False
-    """Whether Services may reach pods at pools."""
-    reaches: bool = False
-    """Whether pods at pools may reach Services."""
-
-
-def rules_of(config: Config, trusted: Iterable[str] = ()) -> Rules:
-    """Return the rules of a configuration."""
-    return Rules(
-        config.scheduler_name,
-        frozenset(trusted),
-        config.gres,
-        config.exclusive,
-        config.partition,
-        tuple(config.partitions),
-        slurm=bool(config.slurm_rest_api),
-        device_classes=config.device_classes,
-        max_grace=config.max_grace_period,
-        exposes=bool(config.pools.expose.numbers),
-        reaches=bool(config.pools.reach),
-        warns_about_memory=config.defaults.memory_per_cpu is None and not config.exclusive,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +75,29 @@ class _Request:
         settings = {} if problems else job_annotations.read(annotations)
         return cls(pod, annotations, problems, settings, resources.pod_requests(pod["spec"]))
 
-    def shortfall(self, rules: Rules) -> list[str]:
+    def shortfall(self, config: Config) -> list[str]:
         """List the requests that Slurm cannot satisfy."""
-        return [] if self.problems else shortfall.problems(self.settings, self.resources, rules.gres)
+        return [] if self.problems else shortfall.problems(self.settings, self.resources, config.gres)
 
 
 def create(
-    pod: raw_pods.Pod, user_name: str, rules: Rules, nodes: Sequence[Resources] = (), scope: Scope = NO_SCOPE
+    pod: raw_pods.Pod,
+    user_name: str,
+    config: Config,
+    nodes: Sequence[Resources] = (),
+    scope: Scope = NO_SCOPE,
+    trusted: Collection[str] = (),
 ) -> Verdict:
-    """Validate a new pod; ``nodes`` holds the allocatable resources of the managed nodes."""
+    """Validate a new pod.
+
+    ``nodes`` holds the allocatable resources of the managed nodes, ``trusted`` the users that may write podbridge's own
+    label, annotations and finalizer.
+    """
     verdict = Verdict()
     if raw_pods.is_mirror(pod, user_name):
         return verdict
-    verdict.forbidden += reserved_names.on_create(pod, rules.scheduler, trusted=user_name in rules.trusted)
-    if raw_pods.scheduler_name(pod) != rules.scheduler:
+    verdict.forbidden += reserved_names.on_create(pod, config.scheduler_name, trusted=user_name in trusted)
+    if raw_pods.scheduler_name(pod) != config.scheduler_name:
         reason = raw_pods.annotations_of(pod).get(names.DEFAULT_SCHEDULER_REASON)
         if reason and scope.managed and raw_pods.scheduler_name(pod) == names.KUBE_DEFAULT_SCHEDULER:
             verdict.warnings.append(f"the pod stays with the default scheduler: {reason}")
@@ -144,16 +109,16 @@ def create(
     verdict.invalid += unsupported.requirements(spec, selects)
     verdict.warnings += unsupported.preferences(spec, selects)
     verdict.invalid += pool_rules.invalid(pod, scope.pools)
-    _check_exposure(verdict, pod, rules, scope)
-    _check_reach(verdict, pod, rules, scope)
+    _check_exposure(verdict, pod, config, scope)
+    _check_reach(verdict, pod, config, scope)
     verdict.forbidden += pool_rules.forbidden(pod, scope.pools)
     if not scope.managed and not scope.policy.may_name_scheduler:
-        verdict.denials.append(field_policy.scheduler_denied(rules.scheduler))
-    verdict.invalid += unsupported.devices(spec, rules.device_classes, remote=allowed.remote)
-    if not rules.slurm and not allowed.remote:
+        verdict.denials.append(field_policy.scheduler_denied(config.scheduler_name))
+    verdict.invalid += unsupported.devices(spec, config.device_classes, remote=allowed.remote)
+    if not config.slurm_rest_api and not allowed.remote:
         verdict.warnings.append(pool_selection.NO_POOL)
     if allowed.local:
-        _check_local(verdict, request, rules, scope)
+        _check_local(verdict, request, config, scope)
     if allowed.remote:
         problems = script_check.problems(pod)
         if not allowed.local:
@@ -161,14 +126,14 @@ def create(
             verdict.warnings += pool_rules.secrets_refused(pod, allowed.named, scope.name, scope.annotations)
             return verdict
         verdict.warnings += [f"the pod would fail on a pool: {problem}" for problem in problems]
-    verdict.invalid += request.shortfall(rules)
-    if not request.problems and not request.settings.get(names.EXCLUSIVE, rules.exclusive):
-        verdict.invalid += unsupported.unknown_resources(request.resources, rules.gres)
+    verdict.invalid += request.shortfall(config)
+    if not request.problems and not request.settings.get(names.EXCLUSIVE, config.exclusive):
+        verdict.invalid += unsupported.unknown_resources(request.resources, config.gres)
     verdict.warnings += unsupported.too_big(request.resources, nodes)
     return verdict
 
 
-def _check_exposure(verdict: Verdict, pod: raw_pods.Pod, rules: Rules, scope: Scope) -> None:
+def _check_exposure(verdict: Verdict, pod: raw_pods.Pod, config: Config, scope: Scope) -> None:
     """Check the exposed ports of a pod."""
     if not exposure.is_exposed(pod):
         return
@@ -177,11 +142,11 @@ def _check_exposure(verdict: Verdict, pod: raw_pods.Pod, rules: Rules, scope: Sc
     except ValueError as error:
         verdict.invalid.append(str(error))
     verdict.denials += field_policy.expose_denied(raw_pods.annotations_of(pod), scope.policy)
-    if not rules.exposes and not pool_selection.of(pod).local:
+    if not config.pools.expose.ports and not pool_selection.of(pod).local:
         verdict.warnings.append(f"annotation {names.EXPOSE} has no effect: pools.expose.ports is not configured")
 
 
-def _check_reach(verdict: Verdict, pod: raw_pods.Pod, rules: Rules, scope: Scope) -> None:
+def _check_reach(verdict: Verdict, pod: raw_pods.Pod, config: Config, scope: Scope) -> None:
     """Check the Services that a pod reaches."""
     if not reaching.is_reaching(pod):
         return
@@ -191,41 +156,42 @@ def _check_reach(verdict: Verdict, pod: raw_pods.Pod, rules: Rules, scope: Scope
         verdict.invalid.append(str(error))
         return
     verdict.forbidden += field_policy.reach_forbidden(targets, pod["metadata"].get("namespace") or "", scope.policy)
-    if not rules.reaches and not pool_selection.of(pod).local:
+    if not config.pools.reach and not pool_selection.of(pod).local:
         verdict.warnings.append(f"annotation {names.REACH} has no effect: pools.reach is not configured")
 
 
-def _check_local(verdict: Verdict, request: _Request, rules: Rules, scope: Scope) -> None:
+def _check_local(verdict: Verdict, request: _Request, config: Config, scope: Scope) -> None:
     """Check a new pod that may run on the colocated Slurm."""
     spec, annotations = request.pod["spec"], request.annotations
-    verdict.warnings += unsupported.long_grace(spec, rules.max_grace)
-    if rules.slurm and rules.warns_about_memory and not request.settings.get(names.MEM_PER_NODE):
+    verdict.warnings += unsupported.long_grace(spec, config.max_grace_period)
+    may_get_all_memory = config.slurm_rest_api and config.defaults.memory_per_cpu is None and not config.exclusive
+    if may_get_all_memory and not request.settings.get(names.MEM_PER_NODE):
         verdict.warnings += unsupported.no_memory(request.resources)
     verdict.invalid += _group_problems(annotations)
-    verdict.invalid += field_policy.impossible(annotations, rules.partitions)
-    verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
-    _select_partition(verdict, spec, rules, scope)
-    verdict.denials += _too_large(request, rules, scope)
+    verdict.invalid += field_policy.impossible(annotations, config.partitions)
+    verdict.denials += field_policy.denied(annotations, scope.policy, config.partition)
+    _select_partition(verdict, spec, config, scope)
+    verdict.denials += _too_large(request, config, scope)
 
 
-def _too_large(request: _Request, rules: Rules, scope: Scope) -> list[Denial]:
+def _too_large(request: _Request, config: Config, scope: Scope) -> list[Denial]:
     """List what exceeds the maxima of the namespace's policy."""
     pod, limits = request.pod, scope.policy.max
-    by_class = extended_claims.by_class(pod["spec"], rules.device_classes)
-    return size_policy.denied(pod, request.settings, request.resources, limits, rules.gres, by_class, rules.exclusive)
+    by_class = extended_claims.by_class(pod["spec"], config.device_classes)
+    return size_policy.denied(pod, request.settings, request.resources, limits, config.gres, by_class, config.exclusive)
 
 
-def _grown(old: raw_pods.Pod, new: raw_pods.Pod, rules: Rules, scope: Scope) -> list[Denial]:
+def _grown(old: raw_pods.Pod, new: raw_pods.Pod, config: Config, scope: Scope) -> list[Denial]:
     """List what exceeds the maxima in a changed pod, and did not before."""
-    before, after = (_too_large(_Request.of(pod), rules, scope) for pod in (old, new))
+    before, after = (_too_large(_Request.of(pod), config, scope) for pod in (old, new))
     return [denial for denial in after if denial not in before]
 
 
-def _select_partition(verdict: Verdict, spec: Mapping[str, Any], rules: Rules, scope: Scope) -> None:
+def _select_partition(verdict: Verdict, spec: Mapping[str, Any], config: Config, scope: Scope) -> None:
     """Check the partitions that the node selector names."""
-    verdict.invalid += field_policy.selector_impossible(spec, rules.partitions)
+    verdict.invalid += field_policy.selector_impossible(spec, config.partitions)
     if not any(denial.key == field_policy.PARTITION for denial in verdict.denials):
-        verdict.denials += field_policy.selector_denied(spec, scope.policy, rules.partition)
+        verdict.denials += field_policy.selector_denied(spec, scope.policy, config.partition)
 
 
 def _group_problems(annotations: Mapping[str, str]) -> list[str]:
@@ -244,27 +210,34 @@ def _group_problems(annotations: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, scope: Scope = NO_SCOPE) -> Verdict:
+def update(
+    old: raw_pods.Pod,
+    new: raw_pods.Pod,
+    user_name: str,
+    config: Config,
+    scope: Scope = NO_SCOPE,
+    trusted: Collection[str] = (),
+) -> Verdict:
     """Validate an update. Only changed fields are checked, so that an earlier error does not block other changes."""
     verdict = Verdict()
-    if user_name not in rules.trusted:
+    if user_name not in trusted:
         verdict.forbidden += reserved_names.on_update(old, new)
         if reserved_names.needs_permission(old, new):
             verdict.permissions.append(FINALIZER_PERMISSION)
-    if raw_pods.scheduler_name(new) != rules.scheduler:
+    if raw_pods.scheduler_name(new) != config.scheduler_name:
         return verdict
     if pool_selection.of(old) != pool_selection.of(new):  # Kubernetes allows new tolerations on a pod without a node
         verdict.forbidden += pool_rules.forbidden(new, scope.pools)
     # Kubernetes allows a larger node selector of a pod with scheduling gates
     if pool_selection.of(new).local and old["spec"].get("nodeSelector") != new["spec"].get("nodeSelector"):
-        _select_partition(verdict, new["spec"], rules, scope)
+        _select_partition(verdict, new["spec"], config, scope)
     if raw_pods.annotations_of(old).get(names.EXPOSE) != raw_pods.annotations_of(new).get(names.EXPOSE):
-        _check_exposure(verdict, new, rules, scope)
+        _check_exposure(verdict, new, config, scope)
         if verdict.denials and names.EXPOSE_PERMITTED not in raw_pods.annotations_of(new):
             problem = "the permission counts when a pod is created; allowed: a new pod"
             verdict.invalid.append(f"annotation {names.EXPOSE}: {problem}")
     if raw_pods.annotations_of(old).get(names.REACH) != raw_pods.annotations_of(new).get(names.REACH):
-        _check_reach(verdict, new, rules, scope)
+        _check_reach(verdict, new, config, scope)
     before, after = _requested(old), _requested(new)
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     if fixed := _fixed(changed, raw_pods.job_id(old)):
@@ -274,7 +247,7 @@ def update(old: raw_pods.Pod, new: raw_pods.Pod, user_name: str, rules: Rules, s
             for key, reason in fixed.items()
         ]
     elif changed:
-        _check_changes(verdict, old, new, changed, rules, scope)
+        _check_changes(verdict, old, new, changed, config, scope)
     return verdict
 
 
@@ -288,7 +261,7 @@ def _fixed(changed: Collection[str], job: str) -> dict[str, str]:
 
 
 def _check_changes(
-    verdict: Verdict, old: raw_pods.Pod, new: raw_pods.Pod, changed: Collection[str], rules: Rules, scope: Scope
+    verdict: Verdict, old: raw_pods.Pod, new: raw_pods.Pod, changed: Collection[str], config: Config, scope: Scope
 ) -> None:
     """Check a pod whose ``changed`` annotations for Slurm may change."""
     request = _Request.of(new)
@@ -296,16 +269,16 @@ def _check_changes(
     verdict.invalid += request.problems
     verdict.permissions += job_annotations.needed_permissions(annotations.keys() & changed)
     if pool_selection.of(new).local:
-        verdict.invalid += request.shortfall(rules) + field_policy.impossible(annotations, rules.partitions)
-        denials = field_policy.denied(annotations, scope.policy, rules.partition)
+        verdict.invalid += request.shortfall(config) + field_policy.impossible(annotations, config.partitions)
+        denials = field_policy.denied(annotations, scope.policy, config.partition)
         verdict.denials += [denial for denial in denials if names.JOB_ANNOTATION_PREFIX + denial.key in changed]
-        verdict.denials += _grown(old, new, rules, scope)
+        verdict.denials += _grown(old, new, config, scope)
 
 
-def resize(old: raw_pods.Pod, new: raw_pods.Pod, rules: Rules, scope: Scope = NO_SCOPE) -> Verdict:
+def resize(old: raw_pods.Pod, new: raw_pods.Pod, config: Config, scope: Scope = NO_SCOPE) -> Verdict:
     """Validate an in-place resize."""
     verdict = Verdict()
-    if raw_pods.scheduler_name(old) != rules.scheduler:
+    if raw_pods.scheduler_name(old) != config.scheduler_name:
         return verdict
     job = raw_pods.job_id(old)
     if remote := _remote_key(old):
@@ -319,15 +292,15 @@ def resize(old: raw_pods.Pod, new: raw_pods.Pod, rules: Rules, scope: Scope = NO
             f"size; allowed: a new pod"
         )
     elif pool_selection.of(new).local and not (request := _Request.of(new)).problems:
-        verdict.invalid += request.shortfall(rules)
-        verdict.denials += _grown(old, new, rules, scope)
+        verdict.invalid += request.shortfall(config)
+        verdict.denials += _grown(old, new, config, scope)
     return verdict
 
 
-def ephemeral_containers(old: raw_pods.Pod, rules: Rules) -> Verdict:
+def ephemeral_containers(old: raw_pods.Pod, config: Config) -> Verdict:
     """Validate the addition of ephemeral containers (``kubectl debug``): a job at a pool cannot get any."""
     verdict = Verdict()
-    if raw_pods.scheduler_name(old) == rules.scheduler and (_remote_key(old) or not pool_selection.of(old).local):
+    if raw_pods.scheduler_name(old) == config.scheduler_name and (_remote_key(old) or not pool_selection.of(old).local):
         verdict.invalid.append(
             "spec.ephemeralContainers: cannot be added to a pod on a pool, whose containers run at the site; allowed: "
             "kubectl exec in one of its containers"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge import names
+from bridge.config.hub import Config, DefaultsSection
 from bridge.protocol.model.jobs import ContainerState, JobStatus
 from bridge.script.references import Objects
 from bridge.slurm.models import Job, JobLink, Node, ObservedJob, PodRef, Snapshot
@@ -110,6 +111,12 @@ def api_access(name: str = "kube-api-access-x7x7x") -> Object:
         {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
     ]
     return {"name": name, "projected": {"defaultMode": 420, "sources": sources}}
+
+
+def config(scheduler: str = "ours", **fields: Any) -> Config:
+    """Return a configuration that knows no devices, and that gives pods memory of its own accord."""
+    usual = {"gres": {}, "device_classes": {}, "defaults": DefaultsSection(memory_per_cpu="1Gi")}
+    return Config(scheduler_name=scheduler, **{**usual, **fields})
 
 
 def group(size: int, minimum: int | None = None, *, kind: str = "jobset", **more: Any) -> dict[str, str]:

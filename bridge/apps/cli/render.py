@@ -14,7 +14,7 @@ import yaml
 from admission import templates
 from admission.group_reader import GroupReader
 from admission.preview import preview
-from admission.validate import Scope, rules_of
+from admission.validate import Scope
 from bridge import names
 from bridge.config import hub as configuration
 from bridge.config import policies
@@ -68,7 +68,7 @@ def _record(
     managed = config.managed_namespace_selector is not None or namespace in config.managed_namespaces
     policy = policies.find(config.namespace_policies, namespace, {"kubernetes.io/metadata.name": namespace})
     scope = Scope(policy=policy, managed=managed)
-    seen = preview(pod, inherited, config, rules_of(config), groups, scope)
+    seen = preview(pod, inherited, config, groups, scope)
     if seen.problem:
         return record | {"refused": [seen.problem]}
     record["patch"], verdict = list(seen.patch), seen.verdict

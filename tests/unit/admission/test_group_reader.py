@@ -397,7 +397,7 @@ def test_a_pod_for_pools_has_a_group_too(app: flask.testing.FlaskClient, objects
     assert not ask(app, "/mutate", pod({podgroup.NAME: "none"}, {names.POOLS: "far"}))["allowed"]
 
 
-RULES = validate.Rules(OURS)
+RULES = Config(scheduler_name=OURS)
 
 
 @pytest.mark.parametrize("key", [names.GROUP, names.GANG, names.MEMBERS_PER_NODE])

@@ -11,14 +11,15 @@ import pytest
 from admission import validate
 from admission.field_policy import defaults
 from admission.mutate import mutate
-from admission.validate import Rules, Scope
+from admission.validate import Scope
 from bridge import names
 from bridge.config.policies import NamespacePolicy
 from bridge.workload.resources import DEVICE_CLASS_PREFIX
+from tests.builders import config
 from tests.unit.admission.test_mutate import patched
 
 GPU, CLASS, CORES = "nvidia.com/gpu", DEVICE_CLASS_PREFIX + "gpus", DEVICE_CLASS_PREFIX + "cores"
-RULES = Rules("ours", gres={GPU: "gpu:a100"}, device_classes={"gpus": "gpu:a100", "cores": "cpu"})
+RULES = config(gres={GPU: "gpu:a100"}, device_classes={"gpus": "gpu:a100", "cores": "cpu"})
 MOST = {"cpu": 8, "memory": 16, GPU: 4}
 POLICY = NamespacePolicy.model_validate(
     {

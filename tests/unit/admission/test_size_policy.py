@@ -9,17 +9,18 @@ from pydantic import ValidationError
 from admission import validate
 from admission.field_policy import defaults
 from admission.mutate import mutate
-from admission.validate import Rules, Scope
+from admission.validate import Scope
 from bridge import names
 from bridge.config import hub
 from bridge.config.policies import MaxValues, NamespacePolicy
 from bridge.errors import ConfigError
 from bridge.slurm.models import GroupRef
 from bridge.workload import groups
+from tests.builders import config
 from tests.unit.admission.test_mutate import patched
 
 GPU = "nvidia.com/gpu"
-RULES = Rules("ours", frozenset(), {GPU: "gpu:a100"})
+RULES = config(gres={GPU: "gpu:a100"})
 MAXIMA: dict[str, Any] = {
     "minNodes": 2,
     "maxNodes": 4,
@@ -58,7 +59,7 @@ def admitted(
     *,
     owner: Mapping[str, str] | None = None,
     member: str | None = None,
-    rules: Rules = RULES,
+    rules: hub.Config = RULES,
     **spec: Any,
 ) -> list[tuple[str, str, str]]:
     """Return the denials of a pod after both webhooks: key, problem, what is allowed."""
@@ -139,7 +140,7 @@ def test_without_a_policy_a_pod_gets_one_node_and_shares_it_and_groups_are_free(
     assert admitted({names.MIN_NODES: "1", names.MAX_NODES: "1", names.EXCLUSIVE: "false"}, maxima={}) == []
     huge = {"cpu": "1000", "memory": "9Ti", GPU: "64"}
     assert admitted({names.TIME_LIMIT: "99999"}, huge, maxima={}, member=group(1000, 1000)) == []
-    whole = Rules("ours", exclusive=True, gres=RULES.gres)
+    whole = config(exclusive=True, gres=RULES.gres)
     assert admitted({names.EXCLUSIVE: "true"}, maxima={}, rules=whole) == admitted({}, maxima={}, rules=whole) == []
     assert admitted({}, maxima={"exclusive": False}, rules=whole) != [], "the configuration gives whole nodes"
 
@@ -175,7 +176,7 @@ def test_generic_resources_are_counted_by_name_and_type(gres: str, limits: dict[
 
 
 def test_resources_of_two_types_of_one_gres_are_judged_and_no_error() -> None:
-    both = Rules("ours", gres={GPU: "gpu:a100", "amd.com/gpu": "gpu"})
+    both = config(gres={GPU: "gpu:a100", "amd.com/gpu": "gpu"})
     found = admitted({}, {GPU: "1", "amd.com/gpu": "1"}, {"gres": {"gpu": 1}}, rules=both)
     assert [key for key, _, _ in found] == ["gres"]
 

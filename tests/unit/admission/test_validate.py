@@ -1,4 +1,3 @@
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -6,13 +5,16 @@ import pytest
 
 from admission import validate
 from admission.raw_pods import MIRROR_ANNOTATION
-from admission.validate import Rules, Scope
+from admission.validate import Scope
 from bridge import names
 from bridge.config.hub import Config
 from bridge.config.policies import NamespacePolicy
+from bridge.config.pools import PoolsSection
 from bridge.workload import pool_selection
+from tests.builders import config
 
-RULES = Rules("ours", frozenset({"podbridge"}), {"nvidia.com/gpu": "gpu"})
+RULES = config(gres={"nvidia.com/gpu": "gpu"})
+TRUSTED = {"podbridge"}
 RESERVED = {
     "labels": {names.JOB_ID_LABEL: "7"},
     "annotations": {names.NODE_ANNOTATION: "n"},
@@ -31,12 +33,12 @@ def test_a_plain_pod_is_fine() -> None:
 
 
 def test_podbridge_may_write_what_is_its_own_and_others_may_not() -> None:
-    assert validate.create(pod(RESERVED), "podbridge", RULES).forbidden == []
+    assert validate.create(pod(RESERVED), "podbridge", RULES, trusted=TRUSTED).forbidden == []
     assert len(validate.create(pod(RESERVED), "alice", RULES).forbidden) == 2, "the mutating webhook sets the finalizer"
     assert len(validate.create(pod({**RESERVED, "finalizers": [names.POOL_FINALIZER]}), "alice", RULES).forbidden) == 3
     other = pod(RESERVED) | {"spec": {"schedulerName": "theirs", "containers": []}}
     assert len(validate.create(other, "alice", RULES).forbidden) == 3
-    assert validate.update(pod(), pod(RESERVED), "podbridge", RULES).forbidden == []
+    assert validate.update(pod(), pod(RESERVED), "podbridge", RULES, trusted=TRUSTED).forbidden == []
     assert len(validate.update(pod(), pod(RESERVED), "alice", RULES).forbidden) == 3
 
 
@@ -116,7 +118,7 @@ def test_the_finalizer_comes_off_freely_without_a_job_and_by_permission_with_one
     assert validate.update(pod(free), pod(bare), "alice", RULES) == validate.Verdict()
     labels = {"labels": {names.JOB_ID_LABEL: "7"}}
     for user, permissions in (("alice", ["finalizer"]), ("podbridge", [])):
-        verdict = validate.update(pod({**free, **labels}), pod({**bare, **labels}), user, RULES)
+        verdict = validate.update(pod({**free, **labels}), pod({**bare, **labels}), user, RULES, trusted=TRUSTED)
         assert verdict.permissions == permissions
 
 
@@ -145,7 +147,7 @@ def test_a_resource_that_slurm_does_not_count_needs_whole_nodes() -> None:
     assert "example.com/fpga" in validate.create(body, "alice", RULES).invalid[0]
     whole = pod({"annotations": {names.EXCLUSIVE: "true"}}, requests={"example.com/fpga": "1"})
     assert validate.create(whole, "alice", RULES).invalid == []
-    assert validate.create(body, "alice", Rules("ours", exclusive=True)).invalid == []
+    assert validate.create(body, "alice", config(exclusive=True)).invalid == []
 
 
 def test_preferences_are_warned_about() -> None:
@@ -197,7 +199,7 @@ def test_what_fits_nowhere_is_warned_about(requests: dict[str, str], words: list
     assert validate.create(pod(requests=requests), "alice", RULES).warnings == []
 
 
-DEVICES = Rules("ours", gres={"nvidia.com/gpu": "gpu"}, device_classes={"gpu.example.com": "gpu"})
+DEVICES = config(gres={"nvidia.com/gpu": "gpu"}, device_classes={"gpu.example.com": "gpu"})
 GPU_CLASS = "deviceclass.resource.kubernetes.io/gpu.example.com"
 REMOTE = {"tolerations": [{"key": names.POOL_TAINT, "operator": "Exists"}]}
 
@@ -230,10 +232,10 @@ def test_pools_allocate_no_devices() -> None:
 def test_only_podbridge_says_where_a_pod_is_queued_and_who_has_won(key: str) -> None:
     mine = pod({"annotations": {key: "a/t1"}})
     assert key in validate.create(mine, "alice", RULES).forbidden[0]
-    assert validate.create(mine, "podbridge", RULES).forbidden == []
+    assert validate.create(mine, "podbridge", RULES, trusted=TRUSTED).forbidden == []
     other = pod({"annotations": {key: "a/t2"}})
     assert key in validate.update(mine, other, "alice", RULES).forbidden[0]
-    assert validate.update(mine, other, "podbridge", RULES).forbidden == []
+    assert validate.update(mine, other, "podbridge", RULES, trusted=TRUSTED).forbidden == []
 
 
 LOCAL_TOLERATION = {"key": names.POOL_TAINT, "operator": "Equal", "value": "local", "effect": "NoSchedule"}
@@ -281,7 +283,7 @@ def test_a_grace_period_that_the_end_of_the_job_shortens_is_told(seconds: int | 
 
 
 @pytest.mark.parametrize(
-    ("config", "requests", "annotations", "told"),
+    ("settings", "requests", "annotations", "told"),
     [
         ({}, {"cpu": "1"}, {}, True),
         ({}, {"memory": "1Gi"}, {}, False),
@@ -291,9 +293,9 @@ def test_a_grace_period_that_the_end_of_the_job_shortens_is_told(seconds: int | 
     ],
 )
 def test_a_pod_that_requests_no_memory_is_warned(
-    config: dict[str, Any], requests: dict[str, str], annotations: dict[str, str], told: bool
+    settings: dict[str, Any], requests: dict[str, str], annotations: dict[str, str], told: bool
 ) -> None:
-    rules = validate.rules_of(Config.model_validate({"schedulerName": "ours", **config}))
+    rules = Config.model_validate({"schedulerName": "ours", **settings})
     warnings = validate.create(pod({"annotations": annotations}, requests), "alice", rules).warnings
     assert any("requests memory" in text for text in warnings) == told
 
@@ -304,7 +306,7 @@ def exposed(text: str | None, **spec: Any) -> dict[str, Any]:
 
 
 def test_exposed_ports_are_checked_at_creation_and_change() -> None:
-    rules = replace(RULES, exposes=True)
+    rules = config(pools=PoolsSection(expose={"ports": "20000-20999"}))
     assert validate.create(exposed("8888"), "alice", rules) == validate.Verdict()
     for verdict in (
         validate.create(exposed("http"), "alice", rules),
@@ -317,7 +319,7 @@ def test_exposed_ports_are_checked_at_creation_and_change() -> None:
 
 
 def test_a_policy_refuses_exposed_ports_without_the_permission() -> None:
-    rules = replace(RULES, exposes=True)
+    rules = config(pools=PoolsSection(expose={"ports": "20000-20999"}))
     scope = Scope(policy=NamespacePolicy.model_validate({"namespaces": ["*"], "expose": False}))
     for verdict in (
         validate.create(exposed("80"), "alice", rules, scope=scope),
@@ -344,7 +346,7 @@ def reaching(text: str | None) -> dict[str, Any]:
 
 
 def test_services_that_a_pod_reaches_are_checked_at_creation_and_change() -> None:
-    rules = replace(RULES, reaches=True)
+    rules = config(pools=PoolsSection(reach=["*"]))
     assert validate.create(reaching("web:80"), "alice", rules) == validate.Verdict()
     allowed = Scope(policy=NamespacePolicy.model_validate({"namespaces": ["*"], "reachNamespaces": ["other"]}))
     assert validate.create(reaching("web.other:80"), "alice", rules, scope=allowed) == validate.Verdict()

@@ -8,7 +8,6 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from admission import validate
-from admission.validate import Rules
 from bridge import names
 from bridge.config.hub import Config
 from bridge.slurm.versions import ApiVersion
@@ -89,7 +88,7 @@ def taken(spec: Json, name: str) -> Decimal:
 @given(pods)
 def test_slurm_is_asked_for_at_least_what_the_pod_takes(pod: Json) -> None:
     config = Config(gres=TABLE)
-    verdict = validate.create(pod, "alice", Rules(config.scheduler_name, gres=TABLE))
+    verdict = validate.create(pod, "alice", config)
     try:
         request = translate.request(pod, config, VERSION, "c")
     except InvalidAnnotationsError as error:
