@@ -6,7 +6,6 @@ The other end belongs to the user of the job: what it sends is not trusted.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from typing import Protocol
 
 from bridge.errors import SiteRefusedError
@@ -32,8 +31,7 @@ class RelayedConnection:
     def __init__(self, stream: Stream, number: int) -> None:
         self._stream, self._number = stream, number
         self._changed = threading.Condition()
-        self._arrived: deque[bytes] = deque()
-        self._waiting_bytes = self._taken = 0
+        self._arrived = bytearray()
         self._credit = multiplexer.WINDOW
         self._is_open = self._is_complete = self._is_input_ended = self._is_closed = False
         self._reason: str | None = None
@@ -56,14 +54,9 @@ class RelayedConnection:
                 if self._reason and not self._is_complete:
                     raise refused(self._reason)
                 return b"" if self._is_complete else None
-            data = self._arrived.popleft()
-            self._waiting_bytes -= len(data)
-            self._taken += len(data)
-            taken = self._taken
-            if self._arrived and taken < multiplexer.WINDOW // 4:
-                return data
-            self._taken = 0
-        self._stream.send(multiplexer.CREDIT, self._number, multiplexer.NUMBER.pack(taken))
+            data = bytes(self._arrived)
+            self._arrived.clear()
+        self._stream.send(multiplexer.CREDIT, self._number, multiplexer.NUMBER.pack(len(data)))
         return data
 
     def send(self, data: bytes) -> None:
@@ -97,12 +90,11 @@ class RelayedConnection:
             self._changed.notify_all()
 
     def deliver(self, data: bytes) -> bool:
-        """Accept data; return whether it was within the window."""
+        """Accept data; return whether there are any, within the window."""
         with self._changed:
-            self._waiting_bytes += len(data)
-            self._arrived.append(data)
+            self._arrived += data
             self._changed.notify_all()
-            return self._waiting_bytes <= multiplexer.WINDOW
+            return len(data) > 0 and len(self._arrived) <= multiplexer.WINDOW
 
     def completed(self) -> None:
         """The peer sends no more."""
