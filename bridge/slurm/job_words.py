@@ -13,7 +13,8 @@ _WAITING = re.compile(
     r"Slurm job [0-9]+ is (?:pending|suspended)(?: in partition ([^:]*))?: ([A-Za-z_]+)(?=[,;]|$)"
     r"(?:, estimated start ([0-9TZ:-]+))?"
 )
-_ASKED_MEMORY = re.compile(r"; it asks for (?:[0-9]+ CPUs?, )?([0-9]{1,12}(?:\.[0-9])?) ([GM])iB")
+_ASKED_MEMORY = re.compile(r"; it asks for (?:[0-9]+ CPUs?, )?([0-9]{1,12}(?:\.[0-9])?) ([MGT])iB")
+_MIB = {"M": 1, "G": 1024, "T": 1024**2}
 UNLIMITED = 300 * 86400
 """Seconds: Slurm counts a job without a time limit as one of a year, so a later start says nothing."""
 
@@ -28,8 +29,9 @@ def amounts(given: Allotment | None) -> str:
 
 
 def memory(mib: float) -> str:
-    """Return an amount of memory: ``500 MiB``, ``1.5 GiB``."""
-    return f"{mib / 1024:.1f}".removesuffix(".0") + " GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+    """Return an amount of memory: ``500 MiB``, ``1.5 GiB``, ``20 TiB``."""
+    unit = "M" if mib < 1024 else "G" if mib < 10 * 1024**2 else "T"
+    return f"{mib / _MIB[unit]:.{0 if unit == 'M' else 1}f}".removesuffix(".0") + f" {unit}iB"
 
 
 def minutes(number: float) -> str:
@@ -69,7 +71,7 @@ def read_waiting(message: str) -> WaitingWords:
 def read_asked_memory(message: str) -> float:
     """Return the MiB that the job asks for by a message of :func:`waiting`; 0 if it says none."""
     match = _ASKED_MEMORY.search(message)
-    return float(match[1]) * (1024 if match[2] == "G" else 1) if match is not None else 0.0
+    return float(match[1]) * _MIB[match[2]] if match is not None else 0.0
 
 
 def expected_start(job: Job, now: float) -> str:

@@ -42,8 +42,9 @@ def make_app(pages: Pages, access: PageAccess, hosts: Callable[[], Collection[st
     app.url_map.merge_slashes = False
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     app.jinja_env.globals.update(version=__version__, signs_in=access.signs_in)
-    app.jinja_env.filters.update(duration=duration, moment=moment, machine=machine, amount=amount)
+    app.jinja_env.filters.update(duration=duration, moment=moment, machine=machine)
     _add_checks(app, access, hosts)
+    app.before_request(pages.begin)
     _add_error_handlers(app)
     _add_sign_in(app, access)
     route = app.add_url_rule
@@ -171,7 +172,7 @@ def _error(status: int, text: str) -> flask.typing.ResponseReturnValue:
     return flask.render_template("error.html", status=status, text=text), status
 
 
-# --- times and amounts as short texts ---------------------------------------------------------------------------------
+# --- times as short texts -------------------------------------------------------------------------------------------
 def moment(at: float) -> str:
     """Return a time as ``2026-11-23 20:38:04`` in UTC."""
     return _utc(at).strftime("%Y-%m-%d %H:%M:%S")
@@ -180,14 +181,6 @@ def moment(at: float) -> str:
 def machine(at: float) -> str:
     """Return a time for the attribute ``datetime``."""
     return _utc(at).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def amount(name: str, value: float) -> str:
-    """Return an amount of a resource: memory in GiB or TiB, others as numbers with at most one decimal."""
-    if name != "memory":
-        return f"{value:,.1f}".removesuffix(".0")
-    gib = value / 2**30
-    return f"{gib / 1024:,.1f} TiB" if gib >= 10 * 1024 else f"{gib:,.1f}".removesuffix(".0") + " GiB"
 
 
 def _utc(at: float) -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,10 @@ import flask
 
 from bridge.apps.dashboard.changes import Changes
 from bridge.apps.dashboard.page_access import Viewer
+from bridge.apps.dashboard.selection import Row, Table
 from bridge.apps.dashboard.slurm_reader import SlurmState
+from bridge.apps.view import node_view
+from bridge.apps.view.node_view import NodeUse
 from bridge.apps.view.pod_view import PodView
 from bridge.clock import Clock
 from bridge.kube.object_store import Object
@@ -58,25 +61,41 @@ class PageBase:
     def _rows(self) -> list[PodView]:
         return [obj["view"] for obj in self._sources.pods()]
 
-    def _seen(self, everything: list[PodView]) -> tuple[list[PodView], bool]:
-        """Return the pods that the user may list, and whether there are others."""
+    def _seen(self) -> tuple[list[PodView], bool]:
+        """Return the pods that the user may list, and whether there are others.
+
+        A user with the right to list the pods of the namespace of the filter alone sees these.
+        """
+        everything = self._rows()
         allowed = self._viewer().namespaces({entry.namespace for entry in everything})
         if allowed is None:
             return everything, False
+        namespace = flask.request.args.get("namespace", "")
+        if namespace and self._viewer().may("pods", namespace):
+            allowed = {namespace}
         return [entry for entry in everything if entry.namespace in allowed], True
 
-    def _seen_in(self, namespace: str) -> tuple[list[PodView], bool]:
-        """Return what :meth:`_seen` does; with the right to list the pods of ``namespace`` alone, these."""
-        everything = self._rows()
-        seen, limited = self._seen(everything)
-        if limited and namespace and self._viewer().may("pods", namespace):
-            seen = [entry for entry in everything if entry.namespace == namespace]
-        return seen, limited
+    def _may_nodes(self) -> bool:
+        return self._viewer().may("nodes", None)
 
-    def _render(self, template: str, number: int, **context: Any) -> str:
+    def _uses(self) -> tuple[list[NodeUse], list[NodeUse]]:
+        """Return the pools and the other nodes, none for a user who may not list nodes."""
+        return node_view.nodes(self._sources.nodes() if self._may_nodes() else [], self._rows())
+
+    def begin(self) -> None:
+        """Note the number of the last change before a page reads the objects."""
+        flask.g.number = self._changes.number
+
+    def _list(self, table: Table[Row], rows: Iterable[Row], **context: Any) -> str:
+        """Render the page of a list, which has the name of its path."""
+        name, chosen = table.path.removeprefix("/"), table.chosen(flask.request.args)
+        context |= {"title": name.capitalize(), "filters": chosen, "page": chosen.page(rows)}
+        return self._render(f"{name}.html", **context)
+
+    def _render(self, template: str, **context: Any) -> str:
         return flask.render_template(
             template,
-            number=number,
+            number=flask.g.number,
             viewer=self._viewer().name,
             problem=self._sources.problem(),
             scope=self._scope,

@@ -11,7 +11,7 @@ from bridge.apps.dashboard import plots, selection, timeline
 from bridge.apps.dashboard.changes import Changes, Feed
 from bridge.apps.dashboard.page_base import PageBase, Sources
 from bridge.apps.dashboard.place_pages import PlacePages
-from bridge.apps.view import node_view, pod_counts, pod_view
+from bridge.apps.view import pod_counts, pod_view
 from bridge.apps.view.node_view import NODE_STATES, NodeUse
 from bridge.apps.view.pod_view import STATES, containers
 from bridge.clock import Clock
@@ -62,14 +62,11 @@ class Pages(PageBase):
 
     def overview(self) -> str:
         """Render the numbers of all pods, and the pools and nodes with a problem or much use."""
-        number = self._changes.number
-        everything = self._rows()
-        seen, limited = self._seen(everything)
-        may_nodes = self._viewer().may("nodes", None)
-        pools, nodes = node_view.nodes(self._sources.nodes() if may_nodes else [], everything)
+        seen, limited = self._seen()
+        may_nodes = self._may_nodes()
+        pools, nodes = self._uses()
         return self._render(
             "overview.html",
-            number,
             title="Overview",
             counts=pod_counts.counts(seen),
             reasons=pod_counts.reasons(seen),
@@ -88,54 +85,35 @@ class Pages(PageBase):
 
     def workloads(self) -> str:
         """Render one page of the selected workloads."""
-        number = self._changes.number
-        filters = selection.WorkloadFilters.of(flask.request.args)
-        seen, limited = self._seen_in(filters.namespace)
-        return self._render(
-            "workloads.html",
-            number,
-            title="Workloads",
-            filters=filters,
-            page=selection.workload_page(pod_counts.workloads(seen), filters),
-            namespaces=sorted({entry.namespace for entry in seen}),
-            limited=limited,
-        )
+        seen, limited = self._seen()
+        namespaces = sorted({entry.namespace for entry in seen})
+        return self._list(selection.WORKLOADS, pod_counts.workloads(seen), namespaces=namespaces, limited=limited)
 
     def pods(self) -> str:
         """Render one page of the selected pods."""
-        number, now = self._changes.number, self._clock.time()
-        filters = selection.Filters.of(flask.request.args)
-        seen, limited = self._seen_in(filters.namespace)
-        page = selection.page(seen, filters)
-        over = timeline.axis(page.rows, now)
-        return self._render(
-            "pods.html",
-            number,
-            title="Pods",
-            filters=filters,
-            page=page,
+        seen, _ = self._seen()
+        now = self._clock.time()
+        return self._list(
+            selection.PODS,
+            seen,
             states=STATES,
             namespaces=sorted({entry.namespace for entry in seen}),
-            axis=over,
-            now=now,
-            bars=[timeline.segments(entry.times, entry.state, over, now) for entry in page.rows],
-            limited=limited,
+            axis_of=lambda rows: timeline.axis(rows, now),
+            bar_of=lambda entry, over: timeline.segments(entry.times, entry.state, over, now),
         )
 
     def pod(self, namespace: str, name: str) -> str:
         """Render one pod: its timeline and why it waits."""
-        number, now = self._changes.number, self._clock.time()
+        now = self._clock.time()
         pod = self._read(namespace, name)
         entry = pod_view.of(pod)
-        viewer = self._viewer()
-        may_nodes = viewer.may("nodes", None)
+        may_nodes = self._may_nodes()
         nodes = self._sources.nodes() if may_nodes else None
-        explanation = self._sources.explain(viewer, pod, nodes, self._rows())
+        explanation = self._sources.explain(self._viewer(), pod, nodes, self._rows())
         report = explanation.report if may_nodes else {**explanation.report, "nodes": []}
         over = timeline.axis([entry], now)
         return self._render(
             "pod.html",
-            number,
             title=f"{namespace}/{name}",
             row=entry,
             uid=pod["metadata"]["uid"],
@@ -143,7 +121,6 @@ class Pages(PageBase):
             report=report,
             steps=timeline.steps(pod, entry, explanation.events),
             axis=over,
-            now=now,
             bar=timeline.segments(entry.times, entry.state, over, now),
         )
 
@@ -155,7 +132,6 @@ class Pages(PageBase):
             raise AnswerError(404, f"pod {name} has no container {chosen[:100]!r}; it has {', '.join(names)}")
         return self._render(
             "logs.html",
-            self._changes.number,
             title=f"Log of {namespace}/{name}",
             namespace=namespace,
             name=name,

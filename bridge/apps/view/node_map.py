@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bridge.apps.view.node_view import NodeUse
-from bridge.slurm import job_words
+from bridge.apps.view.node_view import Amount, NodeUse
 from bridge.slurm.cluster_sums import Amounts, NodeSums
 from bridge.workload.quantity import MIB
 
@@ -17,48 +17,8 @@ _QUIET = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
-    """Of one resource: what podbridge's pods have, what other jobs have, and what there is. Memory is in MiB."""
-
-    name: str
-    own: float
-    others: float
-    total: float
-
-    @property
-    def idle(self) -> float:
-        """What nobody has."""
-        return max(0.0, self.total - self.own - self.others)
-
-    @property
-    def own_share(self) -> float:
-        """The share of podbridge's pods in percent, 0 to 100."""
-        return _percent(self.own, self.total)
-
-    @property
-    def others_share(self) -> float:
-        """The share of other jobs in percent; both shares are at most 100 together."""
-        return min(_percent(self.others, self.total), 100 - self.own_share)
-
-    @property
-    def text(self) -> str:
-        """All amounts in words."""
-        whole = self._amount(self.total)
-        parts = [f"{self._amount(self.own)} of {whole} for podbridge's pods"]
-        parts += [f"{self._amount(self.others)} for other jobs"] if self.others else []
-        return f"{self.name}: {', '.join(parts)}, {self._amount(self.idle)} idle"
-
-    def _amount(self, value: float) -> str:
-        return job_words.memory(value) if self.name == "memory" else f"{value:,.1f}".removesuffix(".0")
-
-
-def _percent(part: float, whole: float) -> float:
-    return min(100.0, 100 * part / whole) if whole > 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Cell:
-    """A node or a pool on the map. ``fills`` are CPUs, devices and memory; ``state`` is one of :data:`CELL_STATES`.
+    """A node or a pool on the map. ``state`` is one of :data:`CELL_STATES`; ``amounts`` are as in :class:`NodeUse`.
 
     ``note`` is the state in Slurm with its reason, if it says more than the numbers. ``until`` is when the first time
     limit of podbridge's jobs there ends, in seconds since the epoch; 0: not known.
@@ -66,27 +26,27 @@ class Cell:
 
     name: str
     state: str
-    fills: tuple[Fill, ...]
+    amounts: tuple[Amount, ...]
     note: str = ""
     until: int = 0
     partitions: tuple[str, ...] = ()
 
     @property
-    def cpu(self) -> Fill:
+    def cpu(self) -> Amount:
         """The CPUs."""
-        return self.fills[0]
+        return self.amounts[0]
 
     @property
-    def gpus(self) -> Fill | None:
-        """The GPUs of all types together; ``None``: there are none. Other devices are in ``fills`` alone."""
-        found = [fill for fill in self.fills[1:-1] if "gpu" in fill.name]
+    def gpus(self) -> Amount | None:
+        """The GPUs of all types together; ``None``: there are none. Other devices are in ``amounts`` alone."""
+        found = [amount for amount in self.amounts[1:-1] if "gpu" in amount.name]
         return _sum(found, "GPUs") if found else None
 
     @property
     def label(self) -> str:
         """The cell in one line, for those who do not see it."""
         parts = [self.name, self.note or self.state, self.cpu.text]
-        return "; ".join([*parts, *(fill.text for fill in self.fills[1:-1])])
+        return "; ".join([*parts, *(amount.text for amount in self.amounts[1:-1])])
 
 
 def of_slurm(nodes: Iterable[NodeSums]) -> list[Cell]:
@@ -95,63 +55,44 @@ def of_slurm(nodes: Iterable[NodeSums]) -> list[Cell]:
 
 
 def _of_node(node: NodeSums) -> Cell:
-    used = _used(node.podbridge) or _used(node.others)
-    state = CLOSED if node.closed else USED if used else IDLE
     note = "+".join(node.states) if node.closed or not _QUIET.issuperset(node.states) else ""
     note += f": {node.reason}" if node.reason else ""
-    parts = (node.podbridge, node.others, node.total)
-    kinds = {name: None for part in (node.total, node.podbridge, node.others) for name in _gres(part, node.total)}
-    fills = (
-        Fill("CPUs", *(part.cpus for part in parts)),
-        *(Fill(kind, *(_gres(part, node.total).get(kind, 0) for part in parts)) for kind in kinds),
-        Fill("memory", *(part.memory_mib for part in parts)),
-    )
-    return Cell(node.name, state, fills, note, node.until, node.partitions)
+    parts = [_by_name(part, node.total) for part in (node.podbridge, node.total, node.others)]
+    kinds = dict.fromkeys(("cpu", *parts[1], *parts[0], *parts[2]))
+    kinds["memory"] = kinds.pop("memory")
+    amounts = tuple(Amount(kind, *(part.get(kind, 0) for part in parts)) for kind in kinds)
+    state = CLOSED if node.closed else USED if any(each.own or each.others for each in amounts) else IDLE
+    return Cell(node.name, state, amounts, note, node.until, node.partitions)
 
 
-def _used(part: Amounts) -> bool:
-    return bool(part.cpus or part.memory_mib or any(part.gres.values()))
-
-
-def _gres(part: Amounts, total: Amounts) -> dict[str, int]:
-    """Return the devices by the kinds of the node: a job may have asked for a device without its type."""
-    result: dict[str, int] = {}
+def _by_name(part: Amounts, total: Amounts) -> dict[str, float]:
+    """Return amounts, devices by the kinds of the node: a job may have asked for a device without its type."""
+    result: Counter[str] = Counter()
     for kind, count in part.gres.items():
         typed = next((name for name in total.gres if name.startswith(f"{kind}:")), kind)
-        name = kind if kind in total.gres else typed
-        result[name] = result.get(name, 0) + count
-    return result
+        result[kind if kind in total.gres else typed] += count
+    return {**result, "cpu": part.cpus, "memory": part.memory_mib * MIB}
 
 
 def of_pools(pools: Iterable[NodeUse]) -> list[Cell]:
     """Return the cells of the pools: what their virtual nodes offer, and what podbridge's pods there request."""
-    return [_of_pool(pool) for pool in pools]
+    return [
+        Cell(pool.name, CLOSED if pool.problem else USED if pool.pods else IDLE, pool.amounts[:-1], pool.problem)
+        for pool in pools
+    ]
 
 
-def _of_pool(pool: NodeUse) -> Cell:
-    amounts = {amount.name: amount for amount in pool.amounts}
-    cpu, memory = amounts.pop("cpu", None), amounts.pop("memory", None)
-    amounts.pop("pods", None)
-    fills = (
-        Fill("CPUs", cpu.used if cpu else 0, 0, cpu.offered if cpu else 0),
-        *(Fill(name, amount.used, 0, amount.offered) for name, amount in amounts.items()),
-        Fill("memory", *((memory.used / MIB, 0, memory.offered / MIB) if memory else (0, 0, 0))),
-    )
-    state = CLOSED if pool.problem else USED if pool.pods else IDLE
-    return Cell(pool.name, state, fills, pool.problem)
-
-
-def _sum(fills: Iterable[Fill], name: str) -> Fill:
-    chosen = list(fills)
-    return Fill(name, *(sum(getattr(fill, part) for fill in chosen) for part in ("own", "others", "total")))
+def _sum(amounts: Iterable[Amount], name: str) -> Amount:
+    chosen = list(amounts)
+    return Amount(name, *(sum(getattr(each, part) for each in chosen) for part in ("own", "total", "others")))
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
     """The sums of a map: CPUs and GPUs of the nodes that are open, and the number of nodes in each state."""
 
-    cpu: Fill
-    gpus: Fill | None
+    cpu: Amount
+    gpus: Amount | None
     states: Mapping[str, int]
 
 
@@ -162,9 +103,9 @@ def totals(cells: Iterable[Cell]) -> Totals:
     for cell in chosen:
         states[cell.state] += 1
     gpus = [_open(cell, cell.gpus) for cell in chosen if cell.gpus is not None]
-    cpu = _sum((_open(cell, cell.cpu) for cell in chosen), "CPUs")
+    cpu = _sum((_open(cell, cell.cpu) for cell in chosen), "cpu")
     return Totals(cpu, _sum(gpus, "GPUs") if gpus else None, states)
 
 
-def _open(cell: Cell, fill: Fill) -> Fill:
-    return fill if cell.state != CLOSED else Fill(fill.name, fill.own, fill.others, fill.own + fill.others)
+def _open(cell: Cell, amount: Amount) -> Amount:
+    return amount if cell.state != CLOSED else replace(amount, total=amount.own + amount.others)

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.apps.view import node_map
-from bridge.apps.view.node_map import Fill
 from bridge.apps.view.node_view import Amount, NodeUse
 from bridge.slurm.cluster_sums import Amounts, NodeSums
 
@@ -13,17 +12,20 @@ COUNTS = st.integers(0, 10**6)
 
 @given(COUNTS, COUNTS, COUNTS)
 def test_shares_fit_into_the_bar_whatever_is_reported(own, others, total):
-    fill = Fill("CPUs", own, others, total)
-    assert 0 <= fill.own_share <= 100
-    assert 0 <= fill.others_share <= 100 - fill.own_share + 1e-9
-    assert fill.idle >= 0
+    amount = Amount("cpu", own, total, others)
+    assert 0 <= amount.share <= 100
+    assert 0 <= amount.others_share <= 100 - amount.share + 1e-9
+    assert amount.idle >= 0
 
 
 def test_devices_without_a_type_count_as_those_of_the_node():
     (cell,) = node_map.of_slurm(
         [NodeSums("n", ("MIXED",), "", Amounts(8, 8, {"gpu:a100": 4, "fpga": 1}), Amounts(1, 1, {"gpu": 2}))]
     )
-    assert [(fill.name, fill.own, fill.total) for fill in cell.fills[1:-1]] == [("gpu:a100", 2, 4), ("fpga", 0, 1)]
+    assert [(one.name, one.own, one.total) for one in cell.amounts[1:-1]] == [
+        ("gpu:a100", 2, 4),
+        ("fpga", 0, 1),
+    ]
     assert (cell.gpus.own, cell.gpus.total) == (2, 4)
     assert cell.state == node_map.USED
 
@@ -40,19 +42,19 @@ def test_states_that_the_numbers_do_not_show_are_noted():
 def test_a_pool_has_its_amounts_in_the_units_of_the_map():
     amounts = (
         Amount("cpu", 2, 8),
-        Amount("memory", 2**30, 2**32),
         Amount("nvidia.com/gpu", 1, 2),
+        Amount("memory", 2**30, 2**32),
         Amount("pods", 1, 9),
     )
-    use = NodeUse("site", "True", "", "", "", amounts)
+    use = NodeUse("pool", "site", "True", "", "", "", amounts)
     (cell,) = node_map.of_pools([use])
-    assert [(fill.name, fill.own, fill.total) for fill in cell.fills] == [
-        ("CPUs", 2, 8),
+    assert [(one.name, one.own, one.total) for one in cell.amounts] == [
+        ("cpu", 2, 8),
         ("nvidia.com/gpu", 1, 2),
-        ("memory", 1024, 4096),
+        ("memory", 2**30, 2**32),
     ]
     assert (cell.state, cell.gpus.total) == (node_map.USED, 2)
-    closed = NodeUse("site", "False", "", "silent: since 10:00", "", ())
+    closed = NodeUse("pool", "site", "False", "", "silent: since 10:00", "", amounts)
     assert node_map.of_pools([closed])[0].state == node_map.CLOSED
 
 

@@ -113,9 +113,9 @@ class TestOverview:
         ]
         pools, nodes = node_view.nodes(objects, rows)
         assert [use.name for use in (*pools, *nodes)] == ["alpha", "n1"]
-        amounts = {one.name: (one.used, one.offered) for one in pools[0].amounts}
+        amounts = {one.name: (one.own, one.total) for one in pools[0].amounts}
         assert amounts == {"cpu": (2, 8), "memory": (2**30, 4 * 2**30), "nvidia.com/gpu": (1, 2), "pods": (1, 110)}
-        assert all(one.used == 0 for one in nodes[0].amounts)
+        assert all(one.own == 0 for one in nodes[0].amounts)
 
     def test_a_node_that_is_not_ready_says_why(self):
         condition = {"type": "Ready", "status": "False", "reason": "SiteSilent", "message": "last heard at 10:00"}
@@ -126,17 +126,21 @@ class TestOverview:
 class TestSelection:
     def test_filters_select_and_pages_are_bounded(self):
         rows = [pod_view.of(pod(f"p{number:04}")) for number in range(120)]
-        found = selection.page(rows, selection.Filters(number=99))
+
+        def page(**query):
+            return selection.PODS.chosen(query).page(rows)
+
+        found = page(page="99")
         assert (found.total, found.number, found.pages, len(found.rows)) == (120, 3, 3, 20)
-        assert selection.page(rows, selection.Filters(text="p0007")).total == 1
-        assert selection.page(rows, selection.Filters(state="running")).total == 0
+        assert page(q="p0007").total == 1
+        assert page(state="running").total == 0
 
     @example({"page": "0"})
     @given(st.dictionaries(st.sampled_from(["namespace", "state", "reason", "node", "q", "page"]), st.text()))
     def test_any_query_is_read_and_its_url_leads_to_the_same_filters(self, query):
-        filters = selection.Filters.of(query)
+        filters = selection.PODS.chosen(query)
         assert filters.number >= 1
-        assert filters.state in ("", *STATES)
+        assert filters["state"] in ("", *STATES)
         assert filters.url(number=2).startswith("/pods?")
 
 
@@ -188,9 +192,9 @@ class TestTimeline:
 class TestFormats:
     def test_short_texts(self):
         assert [dashboard_app.duration(s) for s in (0, 119, 120, 7200, 200000)] == ["0s", "119s", "2m", "2h", "2d"]
-        assert dashboard_app.amount("memory", 512 * 2**30) == "512 GiB"
-        assert dashboard_app.amount("memory", 20 * 2**40) == "20.0 TiB"
-        assert dashboard_app.amount("cpu", 1.5) == "1.5"
+        memory = node_view.Amount("memory", 512 * 2**30, 20 * 2**40)
+        assert memory.text == "memory: 512 GiB of 20 TiB for podbridge's pods, 19.5 TiB idle"
+        assert node_view.Amount("cpu", 1.5, 2).words(1.5) == "1.5"
         assert dashboard_app.moment(ZERO) == "2026-11-23 10:00:00"
 
     @given(st.floats(allow_nan=False, allow_infinity=False))
