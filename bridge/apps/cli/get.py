@@ -15,7 +15,7 @@ from bridge.apps.cli import output, queues, watching
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import job_view, node_view, owner_view, pod_view, records
-from bridge.apps.view.records import JobRecord, NodeRecord, PodRecord, PoolRecord, WorkloadRecord
+from bridge.apps.view.records import KINDS, JobRecord, NodeRecord, PodRecord, PoolRecord, WorkloadRecord
 from bridge.clock import parse_rfc3339
 from bridge.errors import BridgeError
 from bridge.kube.discovery import is_served
@@ -27,35 +27,8 @@ from bridge.workload.quantity import MIB
 
 ALL_NAMESPACES = "*"
 Record = Mapping[str, Any]
-"""One of :data:`bridge.apps.view.records.RECORDS`."""
+"""One of :data:`bridge.apps.view.records.KINDS`."""
 Reader = Callable[[], Sequence[Record]]
-COLUMNS = {
-    "pods": (["namespace", "name", "phase", "job", "slurm_state", "node", "reason", "age"], ["partition", "uid"]),
-    "jobs": (
-        ["job", "state", "partition", "nodes", "pods", "phases", "reason", "problem"],
-        ["pod_nodes", "name", "user", "submitted", "started"],
-    ),
-    "workloads": (
-        ["namespace", "kind", "name", "pods", "done", "running", "waiting", "failed", "reason", "age"],
-        ["created"],
-    ),
-    "pools": (["pool", "ready", "reason", "pods", "cpu", "memory", "age"], ["message", "labels"]),
-    "queues": (
-        ["queue", "ready", "offered", "pending", "admitted", "cpu", "memory", "age"],
-        ["reason", "stop_policy", "local_queues", "message"],
-    ),
-    "nodes": (["name", "slurm_name", "ready", "cordoned", "slurm_state", "managed", "reason"], ["cpus", "memory"]),
-}
-
-NAMES = {
-    "pods": ("pod/", "name"),
-    "workloads": ("", "name"),
-    "jobs": ("", "job"),
-    "pools": ("node/", "pool"),
-    "queues": ("masterqueue.vk.io/", "queue"),
-    "nodes": ("node/", "name"),
-}
-"""Prefix and field of the output ``name``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +60,7 @@ def run(kind: str, connection: ConnectionOptions, namespace: str | None, listing
     if namespace is None and kind != "jobs":
         namespace = session.namespace
     namespace = namespace if namespace != ALL_NAMESPACES else None
-    selector, no_headers, form = listing.selector, listing.no_headers, listing.output
+    selector, form = listing.selector, listing.output
     kinds: dict[str, Reader] = {
         "pods": lambda: pod_records(session, namespace, selector),
         "jobs": lambda: job_records(session, namespace, ended=listing.ended),
@@ -96,24 +69,22 @@ def run(kind: str, connection: ConnectionOptions, namespace: str | None, listing
         "pools": lambda: pool_records(session, selector),
         "queues": lambda: queues.records(session, selector),
     }
-    columns, wide = COLUMNS[kind]
-    shown = [*columns, *wide] if form == "wide" else columns
-    read = _chosen(kind, kinds[kind], listing)
+    read, about = _chosen(kind, kinds[kind], listing), KINDS[kind]
+    printer = output.Printer(about, form, no_headers=listing.no_headers)
     if listing.watch:
-        watching.show(_reader(session, read), shown, form, no_headers=no_headers, name=NAMES[kind])
+        watching.show(_reader(session, read), printer, about.key)
         return
     listed = read()
     _print_gaps(session)
     scheduler = "" if kind in ("queues", "workloads") else f" of scheduler {session.config.scheduler_name}"
     place = f" in namespace {namespace}" if kind in ("pods", "jobs", "workloads") and namespace else ""
-    nothing = f"No {kind}{scheduler} found{place}."
-    output.show(listed, shown, form, no_headers=no_headers, nothing=nothing, name=NAMES[kind])
+    printer.show(listed, nothing=f"No {kind}{scheduler} found{place}.")
 
 
 def _chosen(kind: str, read: Reader, listing: Listing) -> Reader:
     """Return a function that reads the named records, in the order that the user chooses."""
-    field, column = NAMES[kind][1], (listing.sort_by or "").removeprefix("-").replace("-", "_").lower()
-    columns = [*COLUMNS[kind][0], *COLUMNS[kind][1]]
+    field, column = KINDS[kind].field, (listing.sort_by or "").removeprefix("-").replace("-", "_").lower()
+    columns = [*KINDS[kind].columns, *KINDS[kind].wide]
     if column and column not in columns:
         raise BridgeError(f"--sort-by: {listing.sort_by!r} is not a column; allowed: {', '.join(columns)}")
 

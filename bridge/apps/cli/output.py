@@ -11,6 +11,7 @@ from typing import Any
 import click
 import yaml
 
+from bridge.apps.view.records import Listed
 from bridge.clock import duration, parse_rfc3339
 from bridge.slurm.job_words import memory
 
@@ -51,13 +52,28 @@ def line(titles: Sequence[str], cells: Sequence[str], widths: Sequence[int]) -> 
     return "   ".join(shown).rstrip()
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[object]], *, no_headers: bool = False) -> str:
-    """Format rows as columns three spaces apart, as kubectl does; an empty cell is ``-``."""
-    lines = [[printable(str(cell)) if cell not in ("", None) else "-" for cell in row] for row in rows]
-    if not no_headers:
-        lines.insert(0, list(titles))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)] if lines else []
-    return "\n".join(line(titles, each, widths) for each in lines)
+class Table:
+    """Records as columns three spaces apart, as kubectl prints them; a column is as wide as its widest cell so far."""
+
+    def __init__(self, columns: Sequence[str], *, no_headers: bool = False) -> None:
+        self._columns, self._widths = columns, [0] * len(columns)
+        self._titles = [column.replace("_", "-").upper() for column in columns]
+        self._header = not no_headers
+
+    def text(self, records: Sequence[Mapping[str, Any]]) -> str:
+        """Return rows for records, the first ones below the header; an empty cell is ``-``."""
+        rows = [[printable(cell(record, column)) or "-" for column in self._columns] for record in records]
+        header = [self._titles] if rows and self._header else []
+        self._header = self._header and not rows
+        for row in (*header, *rows):
+            self._widths = [max(width, len(text)) for width, text in zip(self._widths, row, strict=True)]
+        rows = [row + (["deleted"] if each.get("deleted") else []) for row, each in zip(rows, records, strict=True)]
+        return "\n".join(line(self._titles, row, self._widths) for row in (*header, *rows))
+
+
+def table(records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Return records as a table."""
+    return Table(columns).text(records)
 
 
 def print_document(value: object, form: str) -> None:
@@ -68,18 +84,13 @@ def print_document(value: object, form: str) -> None:
         click.echo(yaml.safe_dump(value, sort_keys=False), nl=False)
 
 
-def headers(columns: Sequence[str]) -> list[str]:
-    """Return the headers of columns: ``slurm_state`` is ``SLURM-STATE``."""
-    return [column.replace("_", "-").upper() for column in columns]
-
-
 def cell(record: Mapping[str, Any], column: str) -> str:
     """Return a field of a record (:mod:`bridge.apps.view.records`) as people read it; empty if it has no value."""
-    if column == "age" and "age" not in record:
-        return age(record["created"])
     value = record.get(column)
-    if value is None:
-        return ""
+    if column == "age" and value is None:
+        return age(record["created"])
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "yes", False: "no"}[value]
     if isinstance(value, Mapping):
         if value.keys() == {"used", "total"}:
             return _usage(column, value["used"], value["total"])
@@ -96,30 +107,36 @@ def _usage(column: str, used: float, total: float) -> str:
     return "/".join(f"{value:.3f}".rstrip("0").rstrip(".") for value in (used, total))
 
 
-def show(
-    records: Sequence[Mapping[str, Any]],
-    columns: Sequence[str],
-    output: str,
-    *,
-    no_headers: bool,
-    nothing: str,
-    name: tuple[str, str] = ("", ""),
-) -> None:
-    """Print records: their ``columns`` as a table, or all fields as JSON or YAML; ``nothing`` if there are none.
+class Printer:
+    """Prints records of a kind as a table, ``wide``, ``json``, ``yaml`` or ``name``: a line for each name."""
 
-    ``name`` is the prefix and the field of the output ``name``, a line for each record: ``pod/``, ``name``.
-    """
-    if output in ("json", "yaml"):
-        print_document(list(records), output)
-    elif output == "name" and records:
-        prefix, field = name
-        for record in records:
-            if record[field]:
-                click.echo(f"{prefix}{record[field]}")
-    elif not records:
-        click.echo(nothing, err=True)
-    else:
-        click.echo(table(headers(columns), [[cell(r, c) for c in columns] for r in records], no_headers=no_headers))
+    def __init__(self, about: Listed, form: str, *, no_headers: bool = False) -> None:
+        self._about, self._form = about, form
+        self._table = Table([*about.columns, *(about.wide if form == "wide" else ())], no_headers=no_headers)
+
+    def show(self, records: Sequence[Mapping[str, Any]], *, nothing: str) -> None:
+        """Print a list; ``nothing`` if it is empty."""
+        if self._form in ("json", "yaml"):
+            print_document(list(records), self._form)
+        elif records or self._form == "name":
+            self._print_lines(records)
+        else:
+            click.echo(nothing, err=True)
+
+    def add(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Print records after those before: as JSON one document a line, as YAML one document a record."""
+        if self._form == "json":
+            click.echo("".join(json.dumps(record) + "\n" for record in records), nl=False)
+        elif self._form == "yaml":
+            click.echo("".join("---\n" + yaml.safe_dump(record, sort_keys=False) for record in records), nl=False)
+        else:
+            self._print_lines(records)
+
+    def _print_lines(self, records: Sequence[Mapping[str, Any]]) -> None:
+        prefix, field = self._about.prefix, self._about.field
+        shown = [f"{prefix}{record[field]}\n" for record in records if record.get(field) not in ("", None)]
+        text = "".join(shown) if self._form == "name" else self._table.text(records) + ("\n" if records else "")
+        click.echo(text, nl=False)
 
 
 def age(timestamp: str) -> str:

@@ -129,15 +129,12 @@ def admitted(workloads: Iterable[Object]) -> list[str]:
 
 
 def in_lines(report: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
-    """Return the report with flavors and pending workloads as lines; ``wide``: all pending workloads."""
-    columns = ["name", "flavor", "state", "cpu", "memory", "reason"]
-    rows = [[output.cell(flavor, column) for column in columns] for flavor in report["flavors"]]
+    """Return the report with pending workloads as lines; ``wide``: all of them."""
     shown = report["pending"] if wide else report["pending"][:FEW]
     pending = [f"{item['workload']} ({output.age(item['created'])}): {item['message']}" for item in shown]
     if len(report["pending"]) > len(shown):
         pending.append(f"and {len(report['pending']) - len(shown)} more: -o wide lists them")
-    flavors = output.table([c.upper() for c in columns], rows).splitlines() if rows else []
-    return {**report, "flavors": flavors, "pending": pending}
+    return {**report, "pending": pending}
 
 
 def _summary(about: Mapping[str, Any], waiting: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bridge.apps.cli.output import cell, headers, print_document, printable, table
+from bridge.apps.cli.output import cell, print_document, printable, table
 from bridge.clock import parse_rfc3339
 
 _NO_SECTIONS = ("summary", "next", "requests")
@@ -43,20 +43,8 @@ def _lines(section: Mapping[str, Any] | Sequence[Any]) -> list[str]:
     if isinstance(section, Mapping):
         return list(map(printable, _fields(section)))
     if section and isinstance(section[0], Mapping):
-        columns, rows = rows_of(section)
-        return table(headers(columns), rows).split("\n")
+        return table(section, [key for key in section[0] if any(cell(record, key) for record in section)]).split("\n")
     return list(map(printable, section))
-
-
-def rows_of(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns that have a value in one of the records, and a row of cells for each record."""
-    cells = [{key: _cell(value) for key, value in record.items()} for record in records]
-    columns = [key for key in records[0] if any(row[key] for row in cells)]
-    return columns, [[row[key] for key in columns] for row in cells]
-
-
-def _cell(value: Any) -> str:
-    return {None: "", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def _fields(section: Mapping[str, Any]) -> list[str]:

@@ -105,8 +105,7 @@ def text(state: dict[str, Any]) -> str:
         if state[key]:
             if any(MEASURED[0] in each for each in state[key]):
                 columns += MEASURED
-            rows = [[output.cell(each, column) for column in columns] for each in state[key]]
-            blocks.append(output.table(output.headers(columns), rows))
+            blocks.append(output.table(state[key], columns))
     return "\n\n".join(blocks)
 
 

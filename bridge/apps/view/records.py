@@ -6,7 +6,8 @@ empty. A later version may add fields. The texts of the fields are in the schema
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args, get_type_hints
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
@@ -124,22 +125,65 @@ class QueueRecord(TypedDict):
     created: Annotated[str, "when it was created"]
 
 
-RECORDS: dict[str, type] = {
-    "pods": PodRecord,
-    "jobs": JobRecord,
-    "workloads": WorkloadRecord,
-    "nodes": NodeRecord,
-    "pools": PoolRecord,
-    "queues": QueueRecord,
+class Listed(NamedTuple):
+    """A kind of ``podbridge get``: its records, their columns, those of ``-o wide`` only, and how one is named.
+
+    ``prefix`` and ``field`` make its name for other commands, and ``key`` are the fields that identify it.
+    """
+
+    record: type
+    columns: Sequence[str]
+    wide: Sequence[str]
+    prefix: str
+    field: str
+    key: Sequence[str]
+
+
+KINDS: dict[str, Listed] = {
+    "pods": Listed(
+        PodRecord,
+        ("namespace", "name", "phase", "job", "slurm_state", "node", "reason", "age"),
+        ("partition", "uid"),
+        *("pod/", "name", ("uid",)),
+    ),
+    "jobs": Listed(
+        JobRecord,
+        ("job", "state", "partition", "nodes", "pods", "phases", "reason", "problem"),
+        ("pod_nodes", "name", "user", "submitted", "started"),
+        *("", "job", ("job", "pods")),
+    ),
+    "workloads": Listed(
+        WorkloadRecord,
+        ("namespace", "kind", "name", "pods", "done", "running", "waiting", "failed", "reason", "age"),
+        ("created",),
+        *("", "name", ("kind", "namespace", "name")),
+    ),
+    "nodes": Listed(
+        NodeRecord,
+        ("name", "slurm_name", "ready", "cordoned", "slurm_state", "managed", "reason"),
+        ("cpus", "memory"),
+        *("node/", "name", ("name",)),
+    ),
+    "pools": Listed(
+        PoolRecord,
+        ("pool", "ready", "reason", "pods", "cpu", "memory", "age"),
+        ("message", "labels"),
+        *("node/", "pool", ("pool",)),
+    ),
+    "queues": Listed(
+        QueueRecord,
+        ("queue", "ready", "offered", "pending", "admitted", "cpu", "memory", "age"),
+        ("reason", "stop_policy", "local_queues", "message"),
+        *("masterqueue.vk.io/", "queue", ("queue",)),
+    ),
 }
-"""The type of a record of each kind of ``podbridge get``."""
 
 
 def schema(kind: str) -> dict[str, Any]:
     """Return the JSON schema of what ``podbridge get`` prints for a kind: a list of records."""
     from pydantic import TypeAdapter  # `podbridge --help` does not wait for it
 
-    record = RECORDS[kind]
+    record = KINDS[kind].record
     result = TypeAdapter(list[record]).json_schema()  # type: ignore[valid-type]
     for each in (record, Usage):
         described = result["$defs"].get(each.__name__, {}).get("properties", {})

@@ -21,6 +21,7 @@ import krew
 from bridge import __version__
 from bridge.apps.cli import completing, kubectl, output, reports, top, watching
 from bridge.apps.cli.main import cli
+from bridge.apps.view.records import KINDS, Listed
 from bridge.errors import KubeNotFoundError, KubeUnavailableError
 from generate import commands
 from tests import builders
@@ -44,7 +45,7 @@ _READ = st.lists(_RECORD, max_size=3, unique_by=lambda record: record["uid"])
 def test_the_changes_rebuild_what_was_read(reads):
     """A reader of the changes knows the records of each read, except for their age."""
     known = {}
-    for read, changed in zip(reads, islice(watching.changes(iter(reads).__next__), len(reads)), strict=True):
+    for read, changed in zip(reads, islice(watching.changes(iter(reads).__next__, ["uid"]), len(reads)), strict=True):
         for record in changed:
             if record.get("deleted"):
                 del known[record["uid"]]
@@ -55,11 +56,15 @@ def test_the_changes_rebuild_what_was_read(reads):
 
 def test_what_stays_the_same_is_no_change():
     first, second = [{"uid": "a", "pods": ["x"]}], [{"uid": "a", "pods": ["x"]}]
-    assert list(islice(watching.changes(iter([first, second]).__next__), 2)) == [first, []]
+    assert list(islice(watching.changes(iter([first, second]).__next__, ["uid"]), 2)) == [first, []]
 
 
 class EndError(Exception):
     pass
+
+
+def printer(form, no_headers=False):
+    return output.Printer(Listed(dict, ["name", "phase"], [], "pod/", "name", ["uid"]), form, no_headers=no_headers)
 
 
 def watch(capsys, form, *reads, no_headers=False):
@@ -71,13 +76,8 @@ def watch(capsys, form, *reads, no_headers=False):
             raise answer
         return answer
 
-    def show():
-        watching.show(
-            read, ["name", "phase"], form, no_headers=no_headers, name=("pod/", "name"), sleep=lambda seconds: None
-        )
-
     with pytest.raises(EndError):
-        show()
+        watching.show(read, printer(form, no_headers), ["uid"], sleep=lambda seconds: None)
     return capsys.readouterr()
 
 
@@ -110,7 +110,7 @@ def test_a_watch_prints_one_document_for_each_record(capsys, form, expected):
 def test_a_watch_survives_an_api_server_that_does_not_answer(capsys):
     one, two = {"uid": "1", "name": "a", "phase": "x"}, {"uid": "1", "name": "a", "phase": "y"}
     shown = watch(capsys, "table", [one], KubeUnavailableError("no answer"), [two], no_headers=True)
-    assert shown.out.splitlines() == ["a      x", "a      y"]
+    assert shown.out.splitlines() == ["a   x", "a   y"]
     assert shown.err == "podbridge: no answer\n"
 
 
@@ -139,7 +139,7 @@ def test_records_of_a_report_are_a_table_without_empty_columns(capsys):
 def test_texts_of_sites_do_not_control_the_terminal(capsys):
     text = "site \x1b]0;owned\x07\x9b2J\nforged row\tend"
     reports.show(f"Node {text}", {"summary": text, "sections": [text], "next": text}, "text")
-    printed = capsys.readouterr().out + output.table(["A"], [[text]], no_headers=True)
+    printed = capsys.readouterr().out + output.table([{"a": text}], ["a"]).split("\n", 1)[1]
     assert all(character.isprintable() for line in printed.split("\n") for character in line)
     assert "site ?]0;owned??2J forged row end" in printed
     assert output.printable("Zürich ✓") == "Zürich ✓"
@@ -311,27 +311,13 @@ def test_the_krew_manifest_describes_its_archive(tmp_path):
 
 
 def test_a_pool_whose_use_changes_is_the_same_pool():
-    reads = [[{"pool": "site-a", "pods": pods, "job": None} for pods in (f"{count}/110",)] for count in (3, 4)]
-    for read in reads:
-        del read[0]["job"]
-    first, second = islice(watching.changes(iter(reads).__next__), 2)
+    reads = [[{"pool": "site-a", "pods": f"{count}/110"}] for count in (3, 4)]
+    first, second = islice(watching.changes(iter(reads).__next__, KINDS["pools"].key), 2)
     assert (first, second) == (reads[0], reads[1])
 
 
-def test_records_without_a_name_print_no_line(capsys):
-    output.show([{"job": None}], ["job"], "name", no_headers=False, nothing="", name=("", "job"))
-    assert capsys.readouterr().out == ""
-
-
-def test_a_record_without_a_name_prints_none(capsys):
-    reads = iter([[{"job": None, "pods": "team/p"}, {"job": 7, "pods": "team/q"}]])
-
-    def read():
-        try:
-            return next(reads)
-        except StopIteration:
-            raise KeyboardInterrupt from None
-
-    with pytest.raises(KeyboardInterrupt):
-        watching.show(read, ["job"], "name", no_headers=False, name=("job/", "job"), sleep=lambda _: None)
-    assert capsys.readouterr().out == "job/7\n"
+def test_a_record_without_a_name_prints_no_line(capsys):
+    jobs = output.Printer(KINDS["jobs"], "name")
+    jobs.show([{"job": None}], nothing="none")
+    jobs.add([{"job": None, "pods": "team/p"}, {"job": 7, "pods": "team/q"}])
+    assert capsys.readouterr().out == "7\n"

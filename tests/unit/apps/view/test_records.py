@@ -52,7 +52,7 @@ def session(*, slurm=True):
 
 
 @pytest.mark.parametrize("slurm", [True, False])
-@pytest.mark.parametrize("kind", records.RECORDS)
+@pytest.mark.parametrize("kind", records.KINDS)
 def test_records_are_as_their_schema_says_and_can_be_shown(kind, slurm):
     one, workload = session(slurm=slurm), next(each for each in owner_view.LISTED if each.word == "job")
     queue = {"metadata": CREATED, "spec": {"localQueues": [{"namespace": "team"}]}}
@@ -69,12 +69,12 @@ def test_records_are_as_their_schema_says_and_can_be_shown(kind, slurm):
     assert listed
     jsonschema_rs.validate(records.schema(kind), json.loads(json.dumps(listed)))
     for record in listed:
-        assert record.keys() == records.RECORDS[kind].__annotations__.keys()
-        for column in (*get.COLUMNS[kind][0], *get.COLUMNS[kind][1]):
+        assert record.keys() == records.KINDS[kind].record.__annotations__.keys()
+        for column in (*records.KINDS[kind].columns, *records.KINDS[kind].wide):
             assert not set("{[") & set(output.cell(record, column))
 
 
-@pytest.mark.parametrize("kind", records.RECORDS)
+@pytest.mark.parametrize("kind", records.KINDS)
 def test_the_schema_describes_each_field_without_a_cluster(kind):
     shown = json.loads(CliRunner().invoke(cli, ["get", kind, "-o", "schema"]).output)
     (about,) = (each for name, each in shown["$defs"].items() if name != "Usage")
@@ -92,7 +92,10 @@ def test_numbers_are_numbers_and_amounts_of_memory_are_read_by_people():
 
 
 def test_failures_are_red():
-    shown = output.table(["NAME", "PHASE", "FAILED"], [["p", "Failed", "2"], ["long-name", "Running", "0"]])
+    shown = output.table(
+        [{"name": "p", "phase": "Failed", "failed": 2}, {"name": "long-name", "phase": "Running", "failed": 0}],
+        ["name", "phase", "failed"],
+    )
     assert all(text in shown for text in ("\x1b[31mFailed", "\x1b[31m2"))
     assert "\x1b[31m0" not in shown
     assert "\x1b[1mNAME" in shown
