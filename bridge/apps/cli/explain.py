@@ -27,6 +27,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     """Return the report: a summary, lines for each section, the parts that could not be read, and the next step."""
     scheduler = pod["spec"].get("schedulerName")
     report: dict[str, Any] = {"summary": "", "kubernetes": _kubernetes(pod)}
+    report["conditions"] = reports.conditions(pod.get("status") or {})
     report |= {section: [] for section in ("places", "slurm", "volumes", "nodes", "events", "not_read")}
     if (scheduler or "") != session.config.scheduler_name:
         summary = f"not managed by podbridge: its scheduler is {scheduler}{_default_scheduler_text(pod)}"
@@ -81,8 +82,6 @@ def _kubernetes(pod: pods.Pod) -> list[str]:
         lines.append(f"deleted at {pod['metadata']['deletionTimestamp']}, not terminated yet")
     if pods.is_bound(pod):
         lines.append(f"on node {pod['spec']['nodeName']}")
-    conditions = [c for c in status.get("conditions") or () if c.get("message")]
-    lines += [f"{c['type']}={c['status']}: {c['message']}" for c in conditions]
     for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         ended = (each.get("lastState") or {}).get("terminated")
         if ended and (each.get("state") or {}).get("waiting"):

@@ -9,14 +9,14 @@ from typing import Any
 from bridge.apps.cli import explain_owner, explain_places, queues, reports
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.explain import describe
-from bridge.apps.cli.get import job_records, node_records, pod_records, pool_records
-from bridge.apps.cli.session import CommandSession
+from bridge.apps.cli.get import job_records, node_record, pod_record, pool_records_of
+from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import job_view, node_room, wait_reasons
-from bridge.apps.view.records import JobRecord, PlaceRecord, PoolRecord
+from bridge.apps.view.records import JobRecord, PlaceRecord
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.resources import EVENTS, PODS
 from bridge.slurm import states
-from bridge.slurm.models import Job, Node
+from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, places, pods, pool_selection, resources
 from bridge.workload.quantity import MIB
 
@@ -68,31 +68,25 @@ def pod(session: CommandSession, namespace: str, name: str) -> dict[str, Any]:
 
 
 def _facts(session: CommandSession, manifest: pods.Pod) -> dict[str, Any]:
-    metadata, namespace = manifest["metadata"], manifest["metadata"]["namespace"]
-    records = session.attempt("pods", lambda: pod_records(session, namespace, "")) or []
-    # a pod of another scheduler is not in the list, nor one that was deleted a moment ago
-    listed = next((each for each in records if each["uid"] == pods.uid(manifest)), None)
-    record = {key: value for key, value in (listed or {}).items() if key != "not_read"}
-    jobs = (session.attempt("jobs", lambda: _jobs(session, namespace)) or []) if record else []
-    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if _is_own(key)}
+    metadata, jobs = manifest["metadata"], list[JobRecord]()
+    record: dict[str, Any] = {}
+    if manifest["spec"].get("schedulerName") == session.config.scheduler_name:
+        job = (session.attempt(SLURM, lambda: session.jobs_by_uid) or {}).get(links.key(manifest))
+        record = {key: value for key, value in pod_record(manifest, job, []).items() if key != "not_read"}
+        if job is not None:
+            jobs = session.attempt("jobs", lambda: job_records(session, metadata["namespace"], ended=True)) or []
     return {
         "pod": record,
         "requests": {k: f"{v.normalize():f}" for k, v in resources.pod_requests(manifest["spec"]).items()},
-        "annotations": annotations,
+        "annotations": {key: value for key, value in (metadata.get("annotations") or {}).items() if _is_own(key)},
         "finalizers": list(metadata.get("finalizers") or ()),
-        "conditions": reports.conditions(manifest.get("status") or {}),
-        "job": next((each for each in jobs if each["job"] == record.get("job")), {}),
+        "job": next((each for each in jobs if each["job"] == record["job"]), {}),
     }
 
 
 def _is_own(key: str) -> bool:
     """Whether an annotation is one of podbridge, of slurm-bridge or of a pool."""
     return any(part in key.partition("/")[0] for part in ("vk.io", "slinky.slurm.net", "podbridge"))
-
-
-def _jobs(session: CommandSession, namespace: str | None = None) -> list[JobRecord]:
-    readable = session.config.slurm_rest_api and session.knows_slurm
-    return job_records(session, namespace, ended=True) if readable else []
 
 
 def job(session: CommandSession, name: str) -> dict[str, Any]:
@@ -142,11 +136,12 @@ def _places(session: CommandSession, slurm_job: Job) -> list[PlaceRecord]:
 
 def node(session: CommandSession, name: str) -> dict[str, Any]:
     """Return the record of a node, its Slurm node, taints, conditions, pods and Events."""
-    record = next((each for each in node_records(session, "") if each["name"] == name), None)
-    manifest = next((each for each in session.nodes() if each["metadata"]["name"] == name), None)
-    if record is None or manifest is None:
-        names = ", ".join(sorted(each["name"] for each in node_records(session, ""))[:20])
-        raise BridgeError(f"node {name} does not exist, or is virtual (explain pool)", hint=f"nodes: {names}")
+    nodes = {each["metadata"]["name"]: each for each in session.nodes() if not pool_selection.is_virtual(each)}
+    if name not in nodes:
+        hint = f"nodes: {', '.join(sorted(nodes)[:20])}"
+        raise BridgeError(f"node {name} does not exist, or is virtual (explain pool)", hint=hint)
+    manifest = nodes[name]
+    record = node_record(manifest, session.known_nodes, session.config.scheduler_name)
     slurm_node = session.known_nodes.get(record["slurm_name"])
     slurm = {}
     if slurm_node is not None:
@@ -162,24 +157,26 @@ def node(session: CommandSession, name: str) -> dict[str, Any]:
     return {
         "kubernetes": {key: record[key] for key in ("name", "slurm_name", "ready", "cordoned", "managed")},
         "slurm": slurm,
-        "use": _use(session, slurm_node) if slurm_node is not None else [],
+        "use": node_room.held(slurm_node, session.node_holders.get(slurm_node.name, ()), time.time())
+        if slurm_node is not None
+        else [],
         "taints": _taints(manifest),
         "conditions": reports.conditions(manifest.get("status") or {}),
-        "pods": _pods_on(session, name),
+        "pods": _pods_on(session.pods(None), name),
         "events": _events(session, manifest),
         "not_read": session.gaps,
     }
 
 
-def _use(session: CommandSession, slurm_node: Node) -> list[str]:
-    return node_room.held(slurm_node, session.node_holders.get(slurm_node.name, ()), time.time())
-
-
 def pool(session: CommandSession, name: str) -> dict[str, Any]:
     """Return whether the pool is ready, what it offers and runs, and whether each waiting pod that selects it fits."""
-    node, record = find_pool(session, name)
+    nodes = {node["metadata"]["name"]: node for node in session.nodes() if pool_selection.is_virtual(node)}
+    if name not in nodes:
+        raise BridgeError(f"pool {name} does not exist", hint=f"pools: {', '.join(sorted(nodes)) or 'none'}")
+    node, all_pods = nodes[name], session.pods(None)
+    (record,) = pool_records_of([node], all_pods)
     ready = eligibility.readiness(node)
-    unbound = [pod for pod in session.pods(None) if not pods.is_bound(pod) and not pods.is_finished(pod)]
+    unbound = [pod for pod in all_pods if not pods.is_bound(pod) and not pods.is_finished(pod)]
     waiting = [pod for pod in unbound if name in pool_selection.of(pod).ordered([name])]
     good = ready.get("status") == "True"
     reader = explain_places.PoolReader(session)
@@ -196,53 +193,26 @@ def pool(session: CommandSession, name: str) -> dict[str, Any]:
         "labels": [f"{key}={value}" for key, value in sorted(labels.items())],
         "taints": _taints(node),
         "conditions": reports.conditions(node.get("status") or {}),
-        "pods": _pods_on(session, name),
+        "pods": _pods_on(all_pods, name),
         "events": _events(session, node),
         "next": "" if good else "check the log of the submitter or the plugin at the site, and its batch system",
     }
 
 
-def find_pool(session: CommandSession, name: str) -> tuple[dict[str, Any], PoolRecord]:
-    """Return a pool's virtual node and its record; raises :class:`BridgeError` with the names of the pools."""
-    nodes = {node["metadata"]["name"]: node for node in session.nodes() if pool_selection.is_virtual(node)}
-    record = next((each for each in pool_records(session, "") if each["pool"] == name), None)
-    if name not in nodes or record is None:
-        raise BridgeError(f"pool {name} does not exist", hint=f"pools: {', '.join(sorted(nodes)) or 'none'}")
-    return nodes[name], record
-
-
 def queue(session: CommandSession, name: str) -> dict[str, Any]:
     """Return the report on a MasterQueue with its ClusterQueue, LocalQueues, admitted workloads and Events."""
     manifest = queues.find(session, name)
-    cluster, workloads = queues.cluster_queue(session, manifest), queues.workloads(session, name)
-    report, record = queues.describe(manifest, cluster, workloads), queues.record(manifest, cluster)
-    own = (manifest.get("spec") or {}).get("flavors") or ()
-    spec = cluster.get("spec") or {}
-    return {
-        "summary": report["summary"],
-        "queue": {key: value for key, value in record.items() if key not in ("local_queues", "message")},
-        "conditions": reports.conditions(manifest.get("status") or {}),
-        "flavors": report["flavors"],
-        "pending": report["pending"],
-        "admitted": queues.admitted(workloads),
-        "cluster_queue": {
-            "strategy": spec.get("queueingStrategy", ""),
-            "cohort": spec.get("cohortName") or spec.get("cohort", ""),
-            "lends_to": ", ".join(sorted({to["queue"] for item in own for to in item.get("canLendTo") or ()})),
-        },
-        "local_queues": record["local_queues"],
-        "events": _events(session, manifest),
-        "next": report["next"],
-    }
+    report = queues.describe(manifest, queues.cluster_queue(session, manifest), queues.workloads(session, name))
+    return {**report, "events": _events(session, manifest)}
 
 
 def _taints(manifest: dict[str, Any]) -> list[str]:
     return [f"{t['key']}={t.get('value', '')}:{t['effect']}" for t in (manifest.get("spec") or {}).get("taints") or ()]
 
 
-def _pods_on(session: CommandSession, name: str) -> list[str]:
-    """Return a line for each pod of the scheduler that is bound to a node and has not ended."""
-    bound = [each for each in session.pods(None) if each["spec"].get("nodeName") == name and not pods.is_finished(each)]
+def _pods_on(all_pods: list[dict[str, Any]], name: str) -> list[str]:
+    """Return a line for each pod that is bound to a node and has not ended."""
+    bound = [each for each in all_pods if each["spec"].get("nodeName") == name and not pods.is_finished(each)]
     return [f"{pods.key(each)} {(each.get('status') or {}).get('phase', '')}" for each in bound]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from bridge.clock import parse_rfc3339
 from bridge.errors import BridgeError
 from bridge.kube.discovery import is_served
 from bridge.kube.resources import PODS
-from bridge.slurm.models import Job
+from bridge.slurm.models import Job, Node
 from bridge.workload import eligibility, links, node_ownership, pods, pool_selection
 from bridge.workload.eligibility import slurm_name
 from bridge.workload.quantity import MIB
@@ -141,10 +141,11 @@ def _print_gaps(session: CommandSession) -> None:
 def pod_records(session: CommandSession, namespace: str | None, selector: str) -> list[PodRecord]:
     """Return a record for each pod of the scheduler; ``not_read`` in it says why the state in Slurm is missing."""
     jobs = session.attempt(SLURM, lambda: session.jobs_by_uid) or {}
-    return [_pod(pod, jobs.get(links.key(pod)), session.gaps) for pod in session.pods(namespace, selector)]
+    return [pod_record(pod, jobs.get(links.key(pod)), session.gaps) for pod in session.pods(namespace, selector)]
 
 
-def _pod(pod: pods.Pod, job: Job | None, gaps: list[str]) -> PodRecord:
+def pod_record(pod: pods.Pod, job: Job | None, gaps: list[str]) -> PodRecord:
+    """Return the record of a pod and its job; ``gaps`` are what could not be read."""
     view = pod_view.of(pod)
     slurm_reason = f": {job.reason}" if job and job.reason and view.state == pod_view.WAITING else ""
     return {
@@ -191,34 +192,36 @@ def job_records(session: CommandSession, namespace: str | None, *, ended: bool) 
 
 def node_records(session: CommandSession, selector: str) -> list[NodeRecord]:
     """Return a record for each Kubernetes node that is not virtual, with its Slurm node."""
-    records: list[NodeRecord] = []
-    slurm_nodes = session.known_nodes
-    for node in session.nodes(selector):
-        if pool_selection.is_virtual(node):
-            continue
-        other = slurm_nodes.get(slurm_name(node))
-        spec = node.get("spec") or {}
-        ready = eligibility.readiness(node).get("status", "Unknown")
-        records.append(
-            {
-                "name": node["metadata"]["name"],
-                "slurm_name": other.name if other else "",
-                "ready": ready,
-                "cordoned": bool(spec.get("unschedulable")),
-                "slurm_state": "+".join(sorted(other.states)) if other else "",
-                "managed": node_ownership.holder(node) == session.config.scheduler_name,
-                "reason": other.reason if other else "not a Slurm node",
-                "cpus": other.cpus if other else None,
-                "memory": other.memory_mib * MIB if other else None,
-            }
-        )
-    return records
+    slurm_nodes, nodes = session.known_nodes, session.nodes(selector)
+    own = session.config.scheduler_name
+    return [node_record(each, slurm_nodes, own) for each in nodes if not pool_selection.is_virtual(each)]
+
+
+def node_record(node: Mapping[str, Any], slurm_nodes: Mapping[str, Node], scheduler: str) -> NodeRecord:
+    """Return the record of a node; ``scheduler`` is that of podbridge."""
+    other = slurm_nodes.get(slurm_name(node))
+    return {
+        "name": node["metadata"]["name"],
+        "slurm_name": other.name if other else "",
+        "ready": eligibility.readiness(node).get("status", "Unknown"),
+        "cordoned": bool((node.get("spec") or {}).get("unschedulable")),
+        "slurm_state": "+".join(sorted(other.states)) if other else "",
+        "managed": node_ownership.holder(node) == scheduler,
+        "reason": other.reason if other else "not a Slurm node",
+        "cpus": other.cpus if other else None,
+        "memory": other.memory_mib * MIB if other else None,
+    }
 
 
 def pool_records(session: CommandSession, selector: str) -> list[PoolRecord]:
     """Return a record for each pool: its virtual node, and the resources that the scheduler's pods request there."""
-    manifests = {node["metadata"]["name"]: node for node in session.nodes(selector)}
-    pools, _ = node_view.nodes(manifests.values(), map(pod_view.of, session.pods(None)))
+    return pool_records_of(session.nodes(selector), session.pods(None))
+
+
+def pool_records_of(nodes: Iterable[dict[str, Any]], all_pods: Iterable[pods.Pod]) -> list[PoolRecord]:
+    """Return a record for each of these nodes that is virtual."""
+    manifests = {node["metadata"]["name"]: node for node in nodes}
+    pools, _ = node_view.nodes(manifests.values(), map(pod_view.of, all_pods))
     return [
         {
             "pool": use.name,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from bridge.apps.cli import output
+from bridge.apps.cli import output, reports
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view.records import QueueRecord, Usage
 from bridge.errors import BridgeError, KubeError
@@ -85,19 +85,17 @@ def record(queue: Object, cluster: Object) -> QueueRecord:
     }
 
 
-def describe(queue: Object, cluster: Object, workloads: Iterable[Object]) -> dict[str, Any]:
-    """Return the report on a MasterQueue: a summary, its flavors, pending workloads in Kueue's order, the next step."""
+def describe(queue: Object, cluster: Object, workloads: Sequence[Object]) -> dict[str, Any]:
+    """Return the report on a MasterQueue: its flavors, pending workloads in Kueue's order, the next step, and more."""
     about, quotas, used = record(queue, cluster), _quotas(cluster), _reservations(cluster)
+    status, spec = queue.get("status") or {}, cluster.get("spec") or {}
     flavors = []
-    for state in (queue.get("status") or {}).get("flavors") or ():
+    for state in status.get("flavors") or ():
         flavor = state.get("flavor", "")
         amounts = used.get(flavor, {}), quotas.get(flavor, {})
-        about_flavor = {"name": state["name"], "flavor": flavor, "state": state["state"]}
-        flavors.append(
-            about_flavor
-            | {kind: _share(kind, *amounts) for kind in ("cpu", "memory")}
-            | {"reason": state.get("reason", "")}
-        )
+        shares = {kind: _share(kind, *amounts) for kind in ("cpu", "memory")}
+        told = {"name": state["name"], "flavor": flavor, "state": state["state"]}
+        flavors.append({**told, **shares, "reason": state.get("reason", "")})
     waiting = [
         {
             "workload": f"{item['metadata']['namespace']}/{item['metadata']['name']}",
@@ -106,15 +104,27 @@ def describe(queue: Object, cluster: Object, workloads: Iterable[Object]) -> dic
         }
         for item in sorted(filter(_waits, workloads), key=_order)
     ]
+    lends = {
+        to["queue"] for item in (queue.get("spec") or {}).get("flavors") or () for to in item.get("canLendTo") or ()
+    }
     return {
         "summary": _summary(about, len(waiting)),
+        "queue": {key: value for key, value in about.items() if key not in ("local_queues", "message")},
+        "conditions": reports.conditions(status),
         "flavors": flavors,
         "pending": waiting,
-        "next": _next(about, flavors, bool((queue.get("status") or {}).get("conditions"))),
+        "admitted": _admitted(workloads),
+        "cluster_queue": {
+            "strategy": spec.get("queueingStrategy", ""),
+            "cohort": spec.get("cohortName") or spec.get("cohort", ""),
+            "lends_to": ", ".join(sorted(lends)),
+        },
+        "local_queues": about["local_queues"],
+        "next": _next(about, flavors, bool(status.get("conditions"))),
     }
 
 
-def admitted(workloads: Iterable[Object]) -> list[str]:
+def _admitted(workloads: Iterable[Object]) -> list[str]:
     """Return a line for each workload that has quota and has not finished: its name, its flavors and its age."""
     lines = []
     for item in workloads:

@@ -6,7 +6,7 @@ the next answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from bridge import clock, job_ends
 from bridge.apps.view import pod_view
@@ -50,7 +50,7 @@ def records(
         if ended or record["problem"] or states.end_of(job.states) is None:
             result.append(record)
     return result + [
-        _of_pod(pod, problem)
+        _of_pods([pod], problem)
         for uid, pod in by_uid.items()
         if uid not in listed and (problem := _without_job(pod, slurm_names))
     ]
@@ -62,18 +62,7 @@ def of_pods(all_pods: Iterable[pods.Pod]) -> list[JobRecord]:
     for pod in all_pods:
         if (job_id := pods.job_id(pod)) is not None and not pods.is_finished(pod):
             by_job.setdefault(job_id, []).append(pod)
-    result = []
-    for _, members in sorted(by_job.items()):
-        views = [pod_view.of(pod) for pod in members]
-        record = _of_pod(members[0], "")
-        record["pods"] = list(map(pods.key, members))
-        waiting = next((view for view in views if view.state == pod_view.WAITING), None)
-        if waiting is not None:
-            record["reason"] = job_words.read_waiting(waiting.message).reason or waiting.reason
-        record["phases"] = sorted({pod_view.phase(pod) for pod in members})
-        record["pod_nodes"] = sorted({view.node for view in views if view.node})
-        result.append(record)
-    return result
+    return [_of_pods(members) for _, members in sorted(by_job.items())]
 
 
 def _of_job(
@@ -104,18 +93,20 @@ def _of_job(
     }
 
 
-def _of_pod(pod: pods.Pod, problem: str) -> JobRecord:
-    node = pod["spec"].get("nodeName")
+def _of_pods(members: Sequence[pods.Pod], problem: str = "") -> JobRecord:
+    """Return the record of the job that pods name; ``reason`` is why the first of them waits."""
+    views = [pod_view.of(pod) for pod in members]
+    waiting = next((view for view in views if view.state == pod_view.WAITING and not problem), None)
     return {
-        "job": pods.job_id(pod),
+        "job": pods.job_id(members[0]),
         "state": "",
         "partition": "",
         "nodes": [],
-        "pods": [pods.key(pod)],
-        "phases": [pod_view.phase(pod)],
-        "reason": "",
+        "pods": list(map(pods.key, members)),
+        "phases": sorted({pod_view.phase(pod) for pod in members}),
+        "reason": (job_words.read_waiting(waiting.message).reason or waiting.reason) if waiting is not None else "",
         "problem": problem,
-        "pod_nodes": [node] if node else [],
+        "pod_nodes": sorted({view.node for view in views if view.node}),
         "name": "",
         "user": "",
         "submitted": "",

@@ -169,18 +169,6 @@ def test_a_watch_that_begins_without_slurm_notices_the_next_failure_too(monkeypa
         read()
 
 
-@pytest.mark.parametrize(("kind", "name"), [("pool", "pool"), ("node", "n")])
-def test_an_object_that_is_deleted_while_it_is_explained_does_not_exist(kind, name):
-    virtual = {names.POOL_LABEL: "pool"} if kind == "pool" else {}
-    node = {"metadata": {"name": name, "labels": virtual}, "spec": {}, "status": {}}
-    session = Session(Slurm(answers=True), "c")
-    session.slurm_nodes = {}
-    items = {"/api/v1/namespaces/hpc/pods": [POD], "/api/v1/nodes": [node]}
-    session.kube.get = lambda path, params=None: {"items": [items[path].pop()] if items.get(path) else []}
-    with pytest.raises(BridgeError, match=f"{kind} {name}"):
-        getattr(explain_objects, kind)(session, name)
-
-
 def test_a_slurm_that_does_not_answer_is_asked_once():
     asked = []
 

@@ -41,15 +41,8 @@ class Site:
         if may is not None:
             self.access._viewer = Viewer("ann", "ann", self.client, may, lambda: may_sums)
         self.changes = Changes()
-        self.report = {
-            "summary": "pending",
-            "next": "",
-            "kubernetes": [],
-            "slurm": [],
-            "places": [],
-            "volumes": [],
-            "nodes": [],
-        }
+        sections = ("kubernetes", "conditions", "slurm", "places", "volumes", "nodes")
+        self.report = {"summary": "pending", "next": "", **{name: [] for name in sections}}
         self.events = []
         self.slurm = SlurmState(sums, "") if sums is not None else SlurmState()
         sources = Sources(

@@ -63,7 +63,7 @@ def pages_of(text, name="p"):
     pool["metadata"]["labels"] = {names.POOL_LABEL: text}
     site = Site([waiting], [node(text, text, text, text), pool], sums=sums_of(text)).sign_in()
     site.report = dict.fromkeys(("summary", "next"), text) | {
-        kind: [text] for kind in ("kubernetes", "slurm", "volumes", "nodes")
+        kind: [text] for kind in ("kubernetes", "conditions", "slurm", "volumes", "nodes")
     }
     place = dict.fromkeys(("place", "job", "state", "expected_start", "reason"), text)
     site.report["places"] = [place | {"eligible": True, "room": None}]
