@@ -11,7 +11,7 @@ from typing import Any
 from bridge import names
 from bridge.apps.cli import explain_nodes, explain_places, output, queues, reports
 from bridge.apps.cli.session import SLURM, CommandSession
-from bridge.apps.view import job_view, node_room, pod_view, wait_reasons
+from bridge.apps.view import job_view, node_room, pod_view, queue_view, wait_reasons
 from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job
@@ -35,7 +35,8 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
         return report | {"summary": summary, "next": advice}
     report["kubernetes"] += session.attempt("pods of its group", lambda: _group(session, pod)) or []
     job = (session.attempt(SLURM, lambda: session.jobs_by_uid) or {}).get(links.key(pod))
-    if job is None and (labelled := pods.job_id(pod)) is not None:
+    labelled = pods.job_id(pod)
+    if job is None and labelled is not None:
         unlisted = ", which Slurm no longer lists" if session.knows_slurm else ""
         report["kubernetes"].append(f"its label names Slurm job {labelled}{unlisted}")
     report["summary"], advice = _summary(pod, job, session)
@@ -48,6 +49,9 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     advice = REQUEST_MEMORY if is_whole and not advice else advice
     if job is None and allowed.local and session.knows_slurm:
         report["slurm"] = ["no job"]
+    elif job is None and labelled is not None and not pods.is_bound(pod):
+        position = queue_view.positions(session.published).get(labelled)
+        report["slurm"] = [position.text] if position is not None else []
     rooms: list[node_room.Room] = []
     if not pods.is_bound(pod) and allowed.local:
         storage = explain_nodes.storage(session, pod)

@@ -177,7 +177,7 @@ QUEUE: Table[QueuedPod] = Table(
     {
         "name": lambda each: (each.pod.namespace, each.pod.name),
         "place": lambda each: (each.place, each.reason),
-        "position": lambda each: each.position or math.inf,
+        "position": lambda each: each.position or (math.inf,),
         "start": lambda each: each.start if each.start is not None else math.inf,
         "created": lambda each: each.pod.times.created,
     },

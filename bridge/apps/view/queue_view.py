@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bridge.apps.view import wait_reasons
 from bridge.apps.view.pod_view import RUNNING, STARTING, WAITING, PodView, seconds
@@ -34,18 +35,35 @@ class QueueSums:
         return sum(self.waiting.values())
 
 
+class Position(NamedTuple):
+    """The position of a job among podbridge's jobs that wait in a partition and are not held, and their number.
+
+    ``others``: the jobs of others that wait there. Their priorities are not read: some of them start earlier.
+    """
+
+    number: int
+    of: int
+    others: int
+    partition: str
+
+    @property
+    def text(self) -> str:
+        """The position in words."""
+        others = f"; {self.others} jobs of others wait there, too" if self.others else ""
+        return f"position {self.number} of {self.of} among podbridge's jobs in partition {self.partition}{others}"
+
+
 @dataclass(frozen=True, slots=True)
 class QueuedPod:
-    """A pod that waits: its place and reason, its position among podbridge's jobs there, and its expected start.
+    """A pod that waits: its place and reason, its position there, and its expected start.
 
-    ``position`` is 0 and ``start`` (seconds since the epoch) is ``None`` if they are not known.
+    ``position`` and ``start`` (seconds since the epoch) are ``None`` if they are not known.
     """
 
     pod: PodView
     place: str
     reason: str
-    position: int
-    queued: int
+    position: Position | None
     start: float | None
     step: str
 
@@ -80,27 +98,30 @@ def _ranked(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
+def positions(sums: ClusterSums | None) -> dict[int, Position]:
+    """Return the positions of podbridge's waiting jobs; of a job in several partitions the best one."""
+    result: dict[int, Position] = {}
+    for each in sums.partitions if sums is not None else ():
+        for index, job_id in enumerate(each.order):
+            position = Position(index + 1, len(each.order), each.others_waiting, each.name)
+            result[job_id] = min(result.get(job_id, position), position)
+    return result
+
+
 def waiting_pods(rows: Iterable[PodView], pools: Collection[str], sums: ClusterSums | None) -> list[QueuedPod]:
     """Return the pods that wait: for a job, for Slurm, or in the queue of a pool."""
-    ranks = {
-        partition.name: {job_id: index + 1 for index, job_id in enumerate(partition.order)}
-        for partition in (sums.partitions if sums is not None else ())
-    }
+    known = positions(sums)
     return [
-        _queued(row, ranks) for row in rows if row.state == WAITING or (row.state == STARTING and row.node in pools)
+        _queued(row, known) for row in rows if row.state == WAITING or (row.state == STARTING and row.node in pools)
     ]
 
 
-def _queued(row: PodView, ranks: Mapping[str, Mapping[int, int]]) -> QueuedPod:
+def _queued(row: PodView, known: Mapping[int, Position]) -> QueuedPod:
     words = job_words.read_waiting(row.message)
-    job = int(row.job) if row.job.isdecimal() else 0
-    position, queued = min(
-        ((ranks[name][job], len(ranks[name])) for name in words.partition.split(",") if job in ranks.get(name, ())),
-        default=(0, 0),
-    )
-    step = wait_reasons.next_step(
-        row.reason, words.reason, pod=row.name, namespace=row.namespace, job=row.job, message=row.message
-    )
-    reason = words.reason or row.reason or row.state
-    place = words.partition if row.state == WAITING else row.node
-    return QueuedPod(row, place, reason, position, queued, seconds(words.start), step if row.state == WAITING else "")
+    position = known.get(int(row.job)) if row.job.isdecimal() else None
+    reason, start = words.reason or row.reason or row.state, seconds(words.start)
+    if row.state != WAITING:
+        return QueuedPod(row, row.node, reason, position, start, "")
+    about = {"pod": row.name, "namespace": row.namespace, "job": row.job, "message": row.message}
+    step = wait_reasons.next_step(row.reason, words.reason, **about)
+    return QueuedPod(row, words.partition, reason, position, start, step)

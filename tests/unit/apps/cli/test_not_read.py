@@ -3,6 +3,7 @@
 import functools
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.config.hub import Config
 from bridge.errors import BridgeError, KubeForbiddenError, SlurmUnavailableError
 from bridge.slurm import cluster_sums
+from bridge.slurm.cluster_sums import PartitionSums
 from bridge.slurm.models import Job, JobLink, Node, PodRef
 from tests import builders
 
@@ -116,9 +118,13 @@ def test_a_pod_is_explained_without_the_right_to_list_nodes(run):
 def test_without_slurm_the_nodes_are_as_the_hub_published(run, monkeypatch, age, text):
     at = time.time() - age
     sums = cluster_sums.of(builders.snapshot(nodes={"n1": NODE}), {}, at, 15)
+    queue = PartitionSums("main", waiting={"Priority": 3}, others_waiting=40, order=(9, 7, 8))
+    sums = replace(sums, partitions=(queue, replace(queue, name="long", order=(9, 8, 7))))
     monkeypatch.setattr(Kube, "published", cluster_sums.to_config_map(sums))
     report = json.loads(run("explain", "pod", "p", "-o", "json", slurm=False).stdout)
     assert report["nodes"] == ["n1: no room now: 0 of 8 CPUs free; held: 8 CPUs by other jobs of Slurm"]
+    position = "position 2 of 3 among podbridge's jobs in partition main; 40 jobs of others wait there, too"
+    assert report["slurm"] == [position]
     assert report["not_read"][0] == f"Slurm: no answer; shown is what the hub wrote at {clock.rfc3339(at)}{text}"
 
 

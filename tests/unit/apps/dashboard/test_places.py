@@ -98,7 +98,8 @@ class TestQueue:
         text = " ".join(site([waiting_pod("mine", 11)], sums=QUEUED).get("/queue").text.split())
         assert "<strong>40</strong> Priority" in text and "<strong>1</strong> not read yet" in text
         assert "5 running" in text and "9 waiting, 7 running" in text
-        assert ">2 of 2</td>" in text and ">2026-01-01 02:00:00</time>" in text
+        assert '>2 of 2<p class="note">beside 9 jobs of others</p></td>' in text
+        assert ">2026-01-01 02:00:00</time>" in text
 
     def test_a_user_of_one_namespace_sees_the_sums_of_all_and_no_pod_of_others(self, site):
         pods = [waiting_pod("mine", 11), waiting_pod("secret", 20, namespace="other")]
