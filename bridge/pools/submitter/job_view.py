@@ -45,12 +45,13 @@ class Part:
 
 def size(status: JobStatus) -> int:
     """Return the memory of the texts of a job in bytes."""
-    texts = [status.job_id, status.reason, status.message, status.host, status.ip]
+    texts = [status.job, status.owner, status.namespace, status.name, status.job_id, status.gang]
+    texts += status.reason, status.message, status.host, status.ip
     for state in (*status.init_containers, *status.containers):
         texts += state.name, state.reason, state.message
-        for run in (state.ended, state.last):
-            if run is not None:
-                texts += run.reason, run.message
+        for part in (state.ended, state.last, *state.occurrences):
+            if part is not None:
+                texts += part.reason, part.message
     return sum(map(sys.getsizeof, texts))
 
 

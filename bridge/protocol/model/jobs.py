@@ -23,14 +23,16 @@ EVENTS = {"queued": Event.QUEUED, "unknown": Event.QUEUED, "running": Event.STAR
 """What an answer shows of a job, by its phase."""
 Text = Annotated[str, AfterValidator(lambda text: text[:LONGEST_TEXT])]
 LongText = Annotated[str, AfterValidator(lambda text: text[:LONGEST_MESSAGE])]
+Number = Annotated[int, AfterValidator(lambda number: max(-(2**31), min(number, 2**31 - 1)))]
+"""A number of Kubernetes, which has 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
 class Termination:
     """How one run of a container ended."""
 
-    exit_code: int
-    signal: int = 0
+    exit_code: Number
+    signal: Number = 0
     reason: Text = ""
     message: LongText = ""
     started_at: float | None = None
@@ -46,7 +48,7 @@ class Occurrence:
 
     reason: Text
     message: Text = ""
-    count: int = 1
+    count: Number = 1
     at: float | None = None
 
 
@@ -60,7 +62,7 @@ class ContainerState:
     message: LongText = ""
     started_at: float | None = None
     ended: Termination | None = None
-    restarts: int = 0
+    restarts: Number = 0
     started: bool = Field(default=False, description="The startup probe has succeeded and postStart has ended.")
     ready: bool = False
     last: Termination | None = None

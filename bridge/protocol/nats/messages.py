@@ -24,6 +24,9 @@ UNKNOWN_LIBRARY = "UnknownLibrary"
 """Reason of a site that has no library with the digest of a :class:`ScriptWithoutLibrary`."""
 WRONG_FOLDER = "WrongFolder"
 """Reason of a submitter with another folder than the request names. It has not carried out the request."""
+Submitter = Annotated[str, StringConstraints(max_length=128)]
+Sequence = Annotated[int, Field(lt=2**63)]
+"""Number of an event. The hub keeps it, and the submitter, for each job."""
 StreamId = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z]{8,64}$")]
 
 
@@ -146,8 +149,8 @@ class SnapshotPage(Message):
     A job without a valid UID makes the page invalid, because the page would show that job as gone.
     """
 
-    submitter: str
-    sequence: int
+    submitter: Submitter
+    sequence: Sequence
     jobs: tuple[Annotated[JobStatus | UnreadableJob, Field(union_mode="left_to_right")], ...]
     more: bool = False
 
@@ -293,9 +296,9 @@ class Event(Message):
 
     v: Literal[1] = 1
     pool: PoolName
-    submitter: str
+    submitter: Submitter
     folder: str = Field("", description="Id of the folder that holds the job.")
-    sequence: int
+    sequence: Sequence
     status: JobStatus
 
 

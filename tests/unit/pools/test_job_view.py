@@ -1,8 +1,10 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from bridge.pools.submitter import job_view
 from bridge.pools.submitter.job_view import GRACE, JobView, Part, size
@@ -47,6 +49,37 @@ def test_a_site_fills_no_more_than_a_limited_memory(monkeypatch: pytest.MonkeyPa
     assert view.event(event(7, large("c")), 1) == (True, False)
     view.snapshot([part(9, large("c"), at=100)], began=100)
     assert view._bytes == size(large("c"))
+
+
+LONG = "x" * 1000
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"gang": LONG},
+        {"owner": LONG},
+        {"containers": [{"name": "c", "occurrences": [{"reason": "R", "message": LONG}]}]},
+        {"init_containers": [{"name": "c", "last": {"exit_code": 1, "message": LONG}}]},
+    ],
+)
+def test_each_text_of_a_job_counts(more: dict[str, Any]) -> None:
+    assert size(job("a", **more)) >= size(job("a")) + 900
+
+
+def test_no_number_of_a_site_is_larger_than_kubernetes_has() -> None:
+    run = {"exit_code": 10**4000, "signal": -(10**4000)}
+    container = {"name": "c", "restarts": 10**4000, "ended": run, "occurrences": [{"reason": "R", "count": 10**4000}]}
+    (state,) = job("a", containers=[container]).containers
+    assert state.ended is not None
+    assert (state.restarts, state.occurrences[0].count, state.ended.exit_code) == (2**31 - 1,) * 3
+    assert state.ended.signal == -(2**31)
+
+
+@pytest.mark.parametrize("more", [{"sequence": 2**63}, {"submitter": "s" * 129}])
+def test_an_event_that_would_fill_memory_beside_its_job_is_invalid(more: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Event(**{"pool": "alpha", "submitter": "s", "sequence": 1, "status": job("a"), **more})
 
 
 def test_a_gap_a_new_submitter_and_an_announcement_ahead_are_noticed() -> None:
