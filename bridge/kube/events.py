@@ -1,7 +1,8 @@
 """Events (``kubectl describe`` shows them), written in the background.
 
 Equal events of one object within ten minutes become a series (a count and a time), as in client-go. A token bucket
-limits the writes. No caller waits for an Event, and a lost one is not an error.
+limits the writes, and each object has a limit of its own: users and sites cause Events with any text. No caller waits
+for an Event, and a lost one is not an error.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 SERIES_LIFE = 600.0
 SERIES_PERIOD = 10.0
 """Seconds between two writes of one series."""
+OBJECT_BURST, OBJECT_PERIOD = 50, 60.0
+"""Different events of one object at once, and seconds until one more; others are dropped, as in client-go."""
 NOTE_LIMIT = 1024
 NAME_LIMIT = 200
 FIELD_LIMIT = 128
@@ -90,6 +93,8 @@ class EventRecorder:
         self._bucket = TokenBucket(rate, burst, clock)
         self._queue: WorkQueue[Key] = WorkQueue(f"{component}-events", clock=clock, backoff=_BACKOFF)
         self._series: OrderedDict[Key, _Series] = OrderedDict()
+        self._used_until: OrderedDict[str, float] = OrderedDict()
+        """Object -> the time from which on all of its :data:`OBJECT_BURST` events are possible again."""
         self._lock = threading.Lock()
         self._number = itertools.count()
 
@@ -141,8 +146,8 @@ class EventRecorder:
 
     def _queue_event(self, regarding: Object, reason: str, message: str, kind: str, action: str) -> None:
         note = message.encode()[:NOTE_LIMIT].decode(errors="ignore")
-        subject = f"{regarding.get('uid') or regarding.get('name', '')}{regarding.get('fieldPath', '')}"
-        key = (subject, reason, note, kind)
+        subject = str(regarding.get("uid") or regarding.get("name", ""))
+        key = (f"{subject}{regarding.get('fieldPath', '')}", reason, note, kind)
         now = self._clock.monotonic()
         with self._lock:
             series = self._series.get(key)
@@ -150,6 +155,9 @@ class EventRecorder:
                 series.count += 1
                 series.happened_at = now
                 delay = series.written_at + SERIES_PERIOD - now if series.written else 0.0
+            elif not self._has_room(subject, now):
+                log.debug("event dropped: its object has too many", extra=kv(object=subject, reason=reason))
+                return
             else:
                 body = self._body(regarding, reason, note, kind, action)
                 series = self._series[key] = _Series(body, 1, 0, now, now)
@@ -162,6 +170,16 @@ class EventRecorder:
                     EVENTS_DROPPED.inc()
         if not series.tries:  # else it already waits for a retry
             self._queue.add_after(key, delay)
+
+    def _has_room(self, subject: str, now: float) -> bool:
+        until = max(self._used_until.get(subject, 0.0), now) + OBJECT_PERIOD
+        if until > now + OBJECT_BURST * OBJECT_PERIOD:
+            return False
+        self._used_until[subject] = until
+        self._used_until.move_to_end(subject)
+        if len(self._used_until) > self._limit:
+            self._used_until.popitem(last=False)
+        return True
 
     def _body(self, regarding: Object, reason: str, note: str, kind: str, action: str) -> Object:
         now = self._clock.time()

@@ -190,6 +190,24 @@ def test_oldest_are_dropped_beyond_the_limit(api: FakeApi, client: KubeClient, c
     assert dropped() - before == 2  # the forgotten ones had been written
 
 
+def test_one_object_leaves_room_for_the_events_of_others(
+    api: FakeApi, recorder: EventRecorder, clock: FakeClock
+) -> None:
+    before = dropped()
+    for number in range(3 * events.OBJECT_BURST):  # for example of a probe that fails with another text each time
+        recorder.event({**reference(POD), "fieldPath": str(number)}, "Unhealthy", str(number))
+    recorder.event({**POD, "metadata": {**POD["metadata"], "uid": "u-2"}}, "R", "other")  # type: ignore[dict-item]
+    recorder.flush(1)
+    assert [each["note"] for each in written(api)] == [*map(str, range(events.OBJECT_BURST)), "other"]
+    clock.advance(2 * events.OBJECT_PERIOD)
+    for number in range(3):
+        recorder.event(POD, "Unhealthy", f"later {number}")
+        recorder.event(POD, "Unhealthy", "0")  # of a series that it has
+    recorder.flush(1)
+    assert [each["note"] for each in written(api)][-2:] == ["later 0", "later 1"]
+    assert dropped() == before  # nobody has to act
+
+
 def test_a_series_that_is_over_is_forgotten_once_it_is_written(
     api: FakeApi, recorder: EventRecorder, clock: FakeClock
 ) -> None:
