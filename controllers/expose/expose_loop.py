@@ -24,6 +24,7 @@ from controllers.expose import expose_decide
 from controllers.expose.expose_decide import Action, Create, Delete, Exposed, Replace, Report
 from controllers.expose.exposed_connection import ExposedConnections
 from controllers.expose.listeners import Listeners
+from controllers.service_reports import ServiceReports
 
 Object = Mapping[str, Any]
 SETTLE = 5.0
@@ -69,7 +70,8 @@ class Exposure(Loop):
         super().__init__("expose", (services, slices), elector, WORKERS, clock)
         self._services, self._slices = services, slices
         self._virtual, self._address = virtual, address
-        self._kube, self._events = kube.fenced(self.check_leadership), shared.events
+        self._kube = kube.fenced(self.check_leadership)
+        self._reports = ServiceReports(shared.events, names.NOT_EXPOSED, "Exposing")
         self._policies = shared.config.namespace_policies
         self._namespaces = Namespaces(namespaces.read_from(kube), clock, NAMESPACE_REMEMBERED)
         self._allowed: dict[str, bool] = {}
@@ -80,7 +82,6 @@ class Exposure(Loop):
         self._decide_again = virtual.follow_services(self._families_of)
         self._silent_after = shared.config.pools.silent_after
         self._seen: set[str] = set()
-        self._reported: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._written: dict[str, tuple[int, float]] = {}
         """Path of a slice -> its version after the last write, and until when the cache may lack it."""
@@ -122,7 +123,9 @@ class Exposure(Loop):
         )
         problems += [(action.pod, action.text) for action in actions if isinstance(action, Report)]
         self._follow(expose_decide.families((pod for pod, _ in known), self._services.items()))
-        self._report(problems, {pods.uid(each.pod) for each in exposed})
+        self._reports.keep({pods.uid(each.pod) for each in exposed})
+        for pod, text in problems:
+            self._reports.once(pod, text)
         for action in actions:
             if not isinstance(action, Report):
                 self._submit(action)
@@ -160,15 +163,6 @@ class Exposure(Loop):
             self._allowed[namespace] = policies.may_expose(self._policies, namespace, labels)
         return self._allowed.get(namespace)
 
-    def _report(self, problems: Iterable[tuple[Object, str]], present: set[str]) -> None:
-        """Write an Event for each new problem."""
-        self._reported = {(uid, text) for uid, text in self._reported if uid in present}
-        for pod, text in problems:
-            key = pods.uid(pod), text
-            if key not in self._reported:
-                self._reported.add(key)
-                self._events.event(pod, names.NOT_EXPOSED, text, warning=True, action="Exposing")
-
     def _submit(self, action: Create | Replace | Delete) -> None:
         found = action.found if isinstance(action, Delete) else action.body
         path = ENDPOINT_SLICES.path_of(found)
@@ -200,7 +194,7 @@ class Exposure(Loop):
         except KubeForbiddenError as error:
             pod = {"apiVersion": "v1", **body["endpoints"][0]["targetRef"]}
             text = f"podbridge may not write EndpointSlices in this namespace (podbridge rbac pools {namespace})"
-            self._events.event(pod, names.NOT_EXPOSED, f"{text}: {error}", warning=True, action="Exposing")
+            self._reports.event(pod, f"{text}: {error}")
             raise
 
     def _noted(self, path: str, stored: Object) -> None:

@@ -25,6 +25,7 @@ from bridge.workload.reaching import Target
 from controllers.reach.reach_connections import Client, ReachConnections
 from controllers.reach.reach_stream import ReachStream
 from controllers.reach.service_resolver import ServiceResolver
+from controllers.service_reports import ServiceReports
 
 log = logging.getLogger(__name__)
 
@@ -107,19 +108,18 @@ class Reaching(Loop):
         self, shared: KubeDependencies, elector: Elector | None, virtual: ReachingPods, own: Collection[str]
     ) -> None:
         super().__init__("reach", (), elector, 1, shared.clock)
-        self._config, self._events, self._virtual = shared.config, shared.events, virtual
+        self._config, self._virtual = shared.config, virtual
+        self._reports = ServiceReports(shared.events, names.NOT_REACHED, "Reaching")
         self._namespaces = Namespaces(read_from(shared.kube), shared.clock)
         resolver = ServiceResolver(shared.kube, virtual.find, self._may_expose, own, shared.clock)
-        self._connections = ReachConnections(self._pod_of, self._check, resolver.connect, self._report)
+        self._connections = ReachConnections(self._pod_of, self._check, resolver.connect, self._reports.event)
         self._streams: dict[str, PodStream] = {}
         self._retries = Retries(BACKOFF, shared.clock)
-        self._reported: set[tuple[str, str]] = set()
 
     def reconcile(self) -> None:
         """Open and close streams."""
         wanted, found = {}, list(self._virtual.reaching())
-        present = {pods.uid(pod) for pod, _ in found}
-        self._reported = {(uid, text) for uid, text in self._reported if uid in present}
+        self._reports.keep({pods.uid(pod) for pod, _ in found})
         for pod, pool in found:
             ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
             if pool is not None and not ended and (open_stream := self._opener(pod, pool)) is not None:
@@ -136,16 +136,16 @@ class Reaching(Loop):
                 metadata = pod["metadata"]
                 client = Client(metadata["namespace"], metadata["name"], uid, pool.name)
                 self._streams[uid] = PodStream(
-                    client, partial(open_stream, pod), self._connections, self.wake, partial(self._report_once, pod)
+                    client, partial(open_stream, pod), self._connections, self.wake, partial(self._reports.once, pod)
                 )
 
     def _opener(self, pod: Object, pool: Pool) -> Callable[[Object], Session] | None:
         """Return what opens the stream of a pod; ``None``: its job does not run, or its pool may not reach Services."""
         if not self._config.pools.may_reach(pool.name):
-            self._report_once(pod, f"pool {pool.name} is not in pools.reach of podbridge's configuration")
+            self._reports.once(pod, f"pool {pool.name} is not in pools.reach of podbridge's configuration")
             return None
         if (open_stream := pool.reaches) is None:
-            self._report_once(
+            self._reports.once(
                 pod, f"pool {pool.name} lets pods reach no Services: its site must set limits.allow_reach"
             )
             return None
@@ -170,11 +170,3 @@ class Reaching(Loop):
         labels = self._namespaces.get(namespace).labels
         exposes = bool(self._config.pools.expose.numbers)
         return exposes and policies.may_expose(self._config.namespace_policies, namespace, labels)
-
-    def _report_once(self, pod: Object, text: str) -> None:
-        if (key := (pods.uid(pod), text)) not in self._reported:
-            self._reported.add(key)
-            self._report(pod, text)
-
-    def _report(self, pod: Object, text: str) -> None:
-        self._events.event(pod, names.NOT_REACHED, text, warning=True, action="Reaching")

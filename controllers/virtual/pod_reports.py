@@ -16,6 +16,8 @@ from controllers.virtual.pod_state import Entry, Pod
 
 REPORTED_BEFORE = 300.0
 """Seconds before the first sight of a job: an earlier process has reported earlier occurrences in its containers."""
+MOST_ONCE = 64
+"""Events of a pod that are written once: the texts of a site are kept."""
 
 
 class PodReports:
@@ -29,10 +31,10 @@ class PodReports:
     ) -> bool:
         """Write an Event and return true, unless there was an equal one.
 
-        Events are equal if reason and ``topic`` are; without ``topic``, reason and message.
+        Events are equal if reason and ``topic`` are; without ``topic``, reason and message. Sites give many of them.
         """
         key = f"{reason} {topic or message}"
-        if key in entry.reported_events:
+        if key in entry.reported_events or len(entry.reported_events) >= MOST_ONCE:
             return False
         entry.reported_events |= {key}
         self._events.event(pod, reason, message, warning=warning)

@@ -24,6 +24,7 @@ from bridge.errors import (
 from bridge.protocol.model.jobs import ContainerState, Occurrence
 from bridge.script.buildconfig import BuildConfig
 from controllers.virtual import race_decide, virtual_pod_actions
+from controllers.virtual.pod_reports import MOST_ONCE
 from controllers.virtual.pod_state import Cancellation, Entry
 from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.virtual_pod_act import PodActor
@@ -193,6 +194,13 @@ def test_status_and_job_go_in_one_write(world):
     failed = {"phase": "Failed", "reason": "NodeFail", "message": "the node was lost"}
     world.act(virtual_pod_actions.Write(pod(), RUNNING, failed, failed, None))
     assert world.events.told[2:] == [("BridgeFailed", "NodeFail: the node was lost")]
+
+
+def test_the_texts_of_a_site_fill_no_memory(world):
+    for number in range(500):
+        queued = replace(RUNNING, phase="queued", reason=f"Reason{number}")
+        world.act(virtual_pod_actions.Write(pod(), queued, {"phase": "Pending"}, {"phase": "Pending"}, None))
+    assert len(world.entry.reported_events) == len(world.events.told) == MOST_ONCE
 
 
 def happened(reason, message, count=1, at=1_800_000_000.0, container="main"):

@@ -202,7 +202,7 @@ def test_one_object_leaves_room_for_the_events_of_others(
     clock.advance(2 * events.OBJECT_PERIOD)
     for number in range(3):
         recorder.event(POD, "Unhealthy", f"later {number}")
-        recorder.event(POD, "Unhealthy", "0")  # of a series that it has
+        recorder.event({**reference(POD), "fieldPath": "0"}, "Unhealthy", "0")  # of a series that it has
     recorder.flush(1)
     assert [each["note"] for each in written(api)][-2:] == ["later 0", "later 1"]
     assert dropped() == before  # nobody has to act
