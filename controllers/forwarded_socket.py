@@ -34,7 +34,7 @@ class ForwardedSocket:
         self.sent = self.received = 0
         self.peer = ""
         with contextlib.suppress(OSError):  # the other end may be gone already
-            self.peer = str(sock.getpeername()[0] if sock.family != socket.AF_UNIX else "another site")
+            self.peer = str(sock.getpeername()[0])
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE.items():
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -105,9 +105,25 @@ def _connect_to(address: str, port: int) -> socket.socket:
     return sock
 
 
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Return two connected sockets. Not those of socketpair(): only TCP tells the other end that it was reset."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, peer = server.accept()
+    if peer != ours.getsockname():
+        ours.close()
+        theirs.close()
+        raise OSError("another process has connected")
+    return ours, theirs
+
+
 def _joined(connection: Connection) -> socket.socket:
     """Return a socket whose other end is a connection to a pod at a site."""
-    ours, theirs = socket.socketpair()
+    try:
+        ours, theirs = _pair()
+    except OSError:
+        connection.close()
+        raise
 
     def forward() -> None:
         forwarded = ForwardedSocket(theirs, EXPOSED_BYTES)

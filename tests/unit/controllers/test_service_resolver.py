@@ -10,6 +10,7 @@ import pytest
 
 from bridge import names
 from bridge.errors import KubeNotFoundError, ServiceRefusedError
+from bridge.relay.multiplexer import close_with_reset
 from bridge.workload.reaching import Target
 from controllers.reach.service_resolver import ServiceResolver
 from tests.fakes.clock import FakeClock
@@ -85,8 +86,14 @@ def test_an_exposed_pod_at_a_site_is_reached_through_its_pool() -> None:
                 assert peer.recv(100) + peer.recv(100) == b"question"
                 peer.sendall(b"answer")
             assert sock.recv(100) + sock.recv(100) == b"answer"
-        with found.connect(TARGET):
-            server.accept()[0].close()
+        with found.connect(TARGET) as sock:
+            sock.settimeout(20)
+            with server.accept()[0] as peer:
+                peer.sendall(b"half an ans")
+                assert sock.recv(100) == b"half an ans"
+                close_with_reset(peer)
+            with pytest.raises(ConnectionResetError):  # it is not complete
+                sock.recv(100)
     assert api.reads == 2  # cached for a moment
     with pytest.raises(ServiceRefusedError, match="pod p0 does not expose its port 81"):
         resolver(api, lambda *_: (exposed("80", 81), pool)).connect(TARGET)
