@@ -53,7 +53,8 @@ class JsonFormatter(logging.Formatter):
 
 def _plain(value: object) -> str:
     text = str(value)
-    return json.dumps(text) if text == "" or any(c.isspace() or c == '"' for c in text) else text
+    is_plain = text.isprintable() and not any(character in ' "' for character in text)
+    return text if text and is_plain else json.dumps(text)
 
 
 def setup(level: str = "info", style: str = "auto") -> None:
