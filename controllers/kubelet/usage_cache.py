@@ -21,6 +21,8 @@ FAILED = 30.0
 """Seconds without a further request to a site that has not answered: a thread of the server waits for each request."""
 SILENT = 3
 """Missing announcements after which a site is not asked."""
+LEAST = 0.001
+"""Seconds between two measurements of a pod, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def pod_use(measured: JobUsage, last: PodUse | None) -> PodUse:
     A site counts the processes that it finds. One that has just ended is in no count for a moment, and one that no
     process has waited for never again, so the CPU time of a container may fall; that of a pod falls with a restart.
     """
-    if last is not None and last.at == measured.at:
+    if last is not None and 0 <= measured.at - last.at < LEAST:
         return last
     if last is None or last.at > measured.at:  # another machine
         last = PodUse(measured.at, Use(0.0, 0), {})

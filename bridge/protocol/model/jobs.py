@@ -138,6 +138,8 @@ _LARGEST = 2**62
 MOST_JOBS = 500
 """Jobs in one request."""
 
+_LATEST = 1e11
+"""Seconds since 1970, in the year 5138. A job can claim any time, which must not spoil the answer about others."""
 Amount = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
 
 
@@ -159,5 +161,5 @@ class JobUsage:
     """The use of the running containers of a job, measured ``at``, in seconds since 1970."""
 
     job: Uid
-    at: Amount
+    at: Annotated[Amount, AfterValidator(lambda seconds: min(seconds, _LATEST))]
     containers: Annotated[Sequence[ContainerUse], AfterValidator(lambda found: found[:MOST_CONTAINERS])]

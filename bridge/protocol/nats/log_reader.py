@@ -10,6 +10,7 @@ import weakref
 from types import TracebackType
 
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.protocol.model.jobs import LONGEST_MESSAGE
 from bridge.protocol.nats.envelope import pack, parse_chunk
 from bridge.protocol.nats.log_streams import CHUNK, GIVE_UP, WINDOW
 from bridge.protocol.nats.messages import LogAck, LogChunk
@@ -72,7 +73,7 @@ class LogReader:
             if head.end:
                 self._finish()
                 if head.error:
-                    raise SiteRefusedError(head.error, reason="LogEnded", retryable=True)
+                    raise SiteRefusedError(head.error[:LONGEST_MESSAGE], reason="LogEnded", retryable=True)
                 break
             if self._last_read - self._acknowledged >= _ACK_EVERY or self._chunks.empty():
                 self._acknowledge(LogAck(number=self._last_read))

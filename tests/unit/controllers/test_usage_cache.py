@@ -8,8 +8,10 @@ import pytest
 
 from bridge.errors import SiteDownError
 from bridge.protocol.model.announcement import Announcement
-from bridge.protocol.model.jobs import ContainerUse, JobUsage
+from bridge.protocol.model.jobs import ContainerState, ContainerUse, JobUsage
+from controllers.kubelet.stats import summary
 from controllers.kubelet.usage_cache import CACHED, FAILED, NOTHING, PodUse, PoolUse, UsageCache, Use, pod_use, total
+from tests.builders import job_status
 from tests.fakes.clock import FakeClock
 from tests.fakes.log_pool import LogPool, running, terminated
 
@@ -37,6 +39,15 @@ def test_no_counter_falls() -> None:
     assert restarted.containers == {("main", 1): Use(2, 1)}
     elsewhere = pod_use(job(50, ("main", 1, 1, 1)), restarted)
     assert (elsewhere.at, elsewhere.pod) == (50, Use(1, 1))
+
+
+@pytest.mark.parametrize("moments", [(5e-324, 1e-323), (1e13, 2.0**62)])
+def test_what_a_job_claims_leaves_the_answer_about_others(moments: tuple[float, float]) -> None:
+    use = pod_use(job(moments[0], ("main", 0, 0, 2**62)), None)
+    use = pod_use(job(moments[1], ("main", 0, 2.0**62, 2**62)), use)
+    status = job_status("a", "running", containers=[ContainerState(name="main", state="running", started_at=1.0)])
+    measured = PoolUse({"a": use}, 1.0, use.pod)
+    assert summary("site", 0.0, [{"metadata": {"uid": "a"}}], lambda _: status, measured)["pods"]
 
 
 def pods(at: float, **cpu: float) -> dict[str, PodUse]:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.protocol.model.jobs import LONGEST_MESSAGE
 from bridge.protocol.nats.envelope import pack_chunk
 from bridge.protocol.nats.log_reader import LogReader
 from bridge.protocol.nats.log_streams import CHUNK, WINDOW
@@ -81,6 +82,13 @@ def test_a_site_without_flow_control_ends_the_log(link, reader):
     assert reader._chunks.qsize() <= 4 * WINDOW + 2
     with pytest.raises(SiteRefusedError, match="without acknowledgement"):
         list(reader)
+
+
+def test_the_error_of_a_site_is_short(link, reader):
+    link.send(chunk(1, error="x" * 60_000, end=True))
+    with pytest.raises(SiteRefusedError) as error:
+        next(reader)
+    assert len(str(error.value)) == LONGEST_MESSAGE
 
 
 def test_a_lost_chunk_is_an_error_not_a_hole(link, reader):
