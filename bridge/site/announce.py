@@ -6,8 +6,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable
 from decimal import Decimal
@@ -24,9 +22,9 @@ from bridge.script import library
 from bridge.script.runtimes import runtime_table as runtimes
 from bridge.site import job_users
 from bridge.site.batch.batch_interface import Amount, BatchSystem, Capacity
+from bridge.site.batch.commands import Commands
 from bridge.site.config.resource_script import measured
 from bridge.site.config.site_config import Resources, SiteConfig
-from bridge.site.cpus import all_given
 from bridge.site.gangs.gathering import runs_groups
 from bridge.site.jobs.site_folder import Folder
 from bridge.site.sessions.container_sessions import runs_commands
@@ -237,14 +235,9 @@ def runtime_version(config: SiteConfig) -> str:
     """Return kind and version of the container runtime; the kind alone where the program is not installed here."""
     kind = config.runtime.kind
     words = runtimes.of(config).version_command(config)
-    if not words or shutil.which(words[0]) is None:
-        return kind
     try:
-        with all_given():
-            result = subprocess.run(
-                words, capture_output=True, text=True, timeout=RUNTIME_TIMEOUT, stdin=subprocess.DEVNULL, check=False
-            )
-    except (OSError, subprocess.TimeoutExpired):
+        result = Commands(None, RUNTIME_TIMEOUT, os.environ).ask(*words) if words else None
+    except BatchError:
         return kind
-    text = (result.stdout or result.stderr).strip().splitlines()
-    return f"{kind} {text[0].split()[-1]}"[:100] if result.returncode == 0 and text else kind
+    lines = (result.out or result.err).split("\n") if result is not None else [""]
+    return " ".join([kind, *lines[0].split()[-1:]])[:100]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.site.files.atomic_files import read_json, write
+from pydantic import TypeAdapter
+
+from bridge.site.files.atomic_files import read_valid, write
 
 FILE = "adopted.json"
 LARGEST = 64 * 2**20
@@ -27,25 +28,17 @@ class AdoptedJob:
     user: int | None = None
 
 
+_JOBS = TypeAdapter(dict[str, AdoptedJob])
+
+
 def read(folder: Path) -> dict[str, AdoptedJob]:
     """Return the adopted jobs by UID; none if there is no such file."""
-    content = read_json(folder / FILE, LARGEST) or {}
-    return {
-        uid: AdoptedJob(
-            uid,
-            str(job.get("id", "")),
-            str(job.get("name", "")),
-            str(job.get("folder", "")),
-            user if isinstance(user := job.get("user"), int) else None,
-        )
-        for uid, job in content.items()
-        if isinstance(job, dict)
-    }
+    return read_valid(_JOBS, folder / FILE, LARGEST) or {}
 
 
 def put(folder: Path, jobs: Mapping[str, AdoptedJob]) -> None:
     """Replace the file."""
-    write(folder / FILE, json.dumps({uid: asdict(job) for uid, job in jobs.items()}).encode(), sync=True)
+    write(folder / FILE, _JOBS.dump_json(dict(jobs)), sync=True)
 
 
 def names(folder: Path) -> dict[str, tuple[str, str]]:

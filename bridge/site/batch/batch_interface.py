@@ -260,9 +260,12 @@ class BatchSystem(ABC):
 
         ``folder``: the job's directory. ``tty``: its input and output are a terminal. ``component``: that of a
         heterogeneous job which has the machine. The script has written ``host`` and perhaps ``job_id``, so they must be
-        checked. Raises :class:`BatchError`.
+        checked. Raises :class:`BatchError`. By default, the script starts the program itself, if the job has the
+        variable :data:`CHANNEL`.
         """
-        raise NotImplementedError
+        client = Path(__file__).parents[1] / "sessions" / "channel_client.py"
+        words = (sys.executable, "-I", "-S", str(client), str(folder), host)
+        return Entrance(words, job_environment({}))
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
         """Return how jobs ended that :meth:`jobs` no longer lists, as far as there are records."""
@@ -275,13 +278,6 @@ class BatchSystem(ABC):
 
 CHANNEL = "PODBRIDGE_CHANNEL"
 """Variable of jobs whose script starts commands itself, because the batch system starts none in a running job."""
-
-
-def channel(host: str, folder: Path) -> Entrance:
-    """Return how the script of a running job starts a program beside itself."""
-    client = Path(__file__).parents[1] / "sessions" / "channel_client.py"
-    words = (sys.executable, "-I", "-S", str(client), str(folder), host)
-    return Entrance(words, job_environment({}))
 
 
 def job_environment(configured: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,6 @@ import logging
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
 from pydantic import Field
 
@@ -63,7 +62,7 @@ class CondorBatch(batch_interface.BatchSystem):
     settings = HTCondor
     submit_program = "condor_submit"
     period = 10.0
-    gangs = arrays = enters = True
+    gangs = arrays = enters = True  # by the script of the job: condor_ssh_to_job needs sshd on all machines
 
     def __init__(self, config: HTCondor, site: batch_interface.Site) -> None:
         self._config = config
@@ -97,12 +96,6 @@ class CondorBatch(batch_interface.BatchSystem):
             unknown=_UNKNOWN,
             later=_LATER,
         )
-
-    def entrance(
-        self, job_id: str, host: str, folder: Path, *, tty: bool = False, component: int | None = None
-    ) -> batch_interface.Entrance:
-        """Return the channel of the job's script: condor_ssh_to_job needs sshd on all machines."""
-        return batch_interface.channel(host, folder)
 
     def most_in_array(self) -> int:
         """Return a size that most schedds allow."""

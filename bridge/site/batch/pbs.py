@@ -14,7 +14,6 @@ import re
 import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -90,7 +89,7 @@ class PbsBatch(batch_interface.BatchSystem):
     settings = PBS
     submit_program = "qsub"
     period = 10.0
-    gangs = heterogeneous = arrays = enters = True
+    gangs = heterogeneous = arrays = enters = True  # PBS starts a program on a machine only from within the job
 
     def __init__(self, config: PBS, site: batch_interface.Site) -> None:
         self._config = config
@@ -102,12 +101,6 @@ class PbsBatch(batch_interface.BatchSystem):
             "TZ": "UTC",  # qstat prints local times without a zone
         }
         self._commands = Commands(config.bin_dir, config.timeout, environment)
-
-    def entrance(
-        self, job_id: str, host: str, folder: Path, *, tty: bool = False, component: int | None = None
-    ) -> batch_interface.Entrance:
-        """Return the channel of the job's script: PBS starts a program on a machine only from within the job."""
-        return batch_interface.channel(host, folder)
 
     def version(self) -> str:
         """Return the version of the commands."""

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from typing import Any
 
 from bridge.errors import BatchError
+from bridge.site.batch.commands import Commands
 from bridge.site.config.site_config import Resources
-from bridge.site.cpus import all_given
 from bridge.workload import quantity
 
 TIMEOUT = 30.0
@@ -21,21 +20,12 @@ TIMEOUT = 30.0
 def measured(resources: Resources) -> Resources:
     """Run the program and return the configuration with what it prints; raises :class:`BatchError`."""
     script = str(resources.script)
+    environment = {name: os.environ[name] for name in ("PATH", "HOME", "USER") if name in os.environ}
     try:
-        with all_given():
-            result = subprocess.run(
-                [script], capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL, check=False,
-                cwd="/", env={name: os.environ[name] for name in ("PATH", "HOME", "USER") if name in os.environ},
-            )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
-        raise BatchError(f"resources.script {script}: {error}", retryable=True) from error
-    if result.returncode != 0:
-        words = " ".join(result.stderr.split())[:300]
-        raise BatchError(f"resources.script {script}: exit status {result.returncode}: {words}", retryable=True)
-    try:
-        return resources.model_copy(update=parse(result.stdout))
-    except ValueError as error:
-        raise BatchError(f"resources.script {script}: {error}", retryable=True) from error
+        printed = Commands(None, TIMEOUT, environment).ask(script).out
+        return resources.model_copy(update=parse(printed))
+    except (BatchError, ValueError) as error:
+        raise BatchError(f"resources.script: {error}", retryable=True) from error
 
 
 def parse(text: str) -> dict[str, Any]:

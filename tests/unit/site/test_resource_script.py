@@ -44,7 +44,7 @@ def test_the_program_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("echo none; echo broken >&2; exit 3", "exit status 3: broken"),
+        ("echo none; echo broken >&2; exit 3", "resources: broken"),
         ("echo {", "Expecting property name"),
         ("echo []", "no JSON object"),
         ("""echo '{"pods": -1}'""", "pods: -1 is not allowed"),
