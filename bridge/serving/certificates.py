@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import secrets
 import ssl
 import tempfile
 import threading
@@ -33,6 +34,17 @@ RENEW_AT = 2 / 3
 MAX_AUTHORITIES = 6
 """Maximum number of authorities in a bundle beside those that are needed; the newest are kept."""
 _SKEW = timedelta(minutes=5)
+_CA_USAGE = x509.KeyUsage(
+    digital_signature=True,
+    key_cert_sign=True,
+    crl_sign=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,85 +56,53 @@ class Pair:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Authority:
-    """A certificate authority with its private key."""
+def make_pair(names: Iterable[str], validity: float, *, now: float) -> Pair:
+    """Create an authority, and a pair for DNS names and IP addresses that it signs; ``validity`` in seconds.
 
-    cert: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
-
-    @property
-    def pem(self) -> bytes:
-        """The certificate as PEM."""
-        return self.cert.public_bytes(serialization.Encoding.PEM)
-
-
-def make_ca(validity: float, *, now: float, name: str = "podbridge") -> Authority:
-    """Create an authority that outlives a certificate issued now for ``validity`` seconds."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    begin, end = _life(now, validity * 2)
-    serial = x509.random_serial_number()
-    # clients find the issuer by name, so each authority needs a unique one
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name}-ca-{serial % 2**32:08x}")])
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=True,
-        crl_sign=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    cert = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(serial)
-        .not_valid_before(begin)
-        .not_valid_after(end)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return Authority(cert, key)
-
-
-def issue(ca: Authority, names: Iterable[str], validity: float, *, now: float) -> Pair:
-    """Issue a server certificate for DNS names and IP addresses, valid for ``validity`` seconds from ``now``."""
+    The authority outlives the pair. Its key is discarded.
+    """
     subjects = sorted(set(names))
     if not subjects:
         raise CertificateError("a certificate needs at least one DNS name or IP address")
-    key = ec.generate_private_key(ec.SECP256R1())
-    begin, end = _life(now, validity)
-    authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
+    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    # clients find the issuer by name, so each authority needs a unique one
+    ca_name = _name(f"podbridge-ca-{secrets.token_hex(4)}")
+    ca = (
+        _certificate(ca_name, ca_name, ca_key.public_key(), _life(now, validity * 2))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_CA_USAGE, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    # VERIFY_X509_STRICT, Python's default from 3.13 on, refuses certificates without key identifiers
+    authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     cert = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "podbridge")]))
-        .issuer_name(ca.cert.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(begin)
-        .not_valid_after(end)
+        _certificate(_name("podbridge"), ca_name, key.public_key(), _life(now, validity))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in subjects]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        # VERIFY_X509_STRICT, Python's default from 3.13 on, refuses certificates without key identifiers
         .add_extension(authority_id, critical=False)
-        .sign(ca.key, hashes.SHA256())
+        .sign(ca_key, hashes.SHA256())
     )
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return Pair(ca.pem, cert.public_bytes(serialization.Encoding.PEM), private)
+    return Pair(_pem(ca), _pem(cert), private)
 
 
-def make_pair(names: Iterable[str], validity: float, *, now: float) -> Pair:
-    """Create an authority and a pair that it signs; the authority's key is discarded."""
-    return issue(make_ca(validity, now=now), names, validity, now=now)
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: tuple[datetime, datetime]
+) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
+    return builder.not_valid_before(life[0]).not_valid_after(life[1])
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _pem(cert: x509.Certificate) -> bytes:
+    return cert.public_bytes(serialization.Encoding.PEM)
 
 
 def expires(pem: bytes) -> float:
@@ -159,7 +139,7 @@ def bundle(now: float, *pems: bytes, needed: bytes = b"") -> bytes:
     for pem in pems:
         for cert in authorities(pem):
             if cert.not_valid_after_utc.timestamp() > now:
-                unexpired.setdefault(cert.public_bytes(serialization.Encoding.PEM), cert)
+                unexpired.setdefault(_pem(cert), cert)
     always = set(authorities(needed))
     others = [pem for pem, cert in unexpired.items() if cert not in always]
     newest = sorted(others, key=lambda pem: unexpired[pem].not_valid_before_utc, reverse=True)[:MAX_AUTHORITIES]

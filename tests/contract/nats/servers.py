@@ -48,7 +48,7 @@ from bridge.protocol.nats.messages import (
 )
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_server import StreamClosed, Write
-from bridge.serving.certificates import issue, make_ca
+from bridge.serving.certificates import make_pair
 from cluster.polling import eventually
 from cluster.ports import free_block
 from cluster.processes import send_signal
@@ -76,10 +76,9 @@ def listens(port: int) -> bool:
 
 def certificate(folder: Path, *names: str) -> tuple[Path, Path, Path]:
     """Create a CA and a certificate; return the files of CA, certificate and key."""
-    authority = make_ca(86400, now=time.time())
-    pair = issue(authority, names, 86400, now=time.time())
+    pair = make_pair(names, 86400, now=time.time())
     files = folder / "ca.pem", folder / "cert.pem", folder / "key.pem"
-    for file, text in zip(files, (authority.pem, pair.cert, pair.key), strict=True):
+    for file, text in zip(files, (pair.ca, pair.cert, pair.key), strict=True):
         file.write_bytes(text)
     return files
 

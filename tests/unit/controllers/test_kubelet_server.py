@@ -17,17 +17,16 @@ from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError
 from bridge.kube.kube_client import KubeClient
 from bridge.protocol.model.sessions import STDOUT, Exit, Output
-from bridge.serving.certificates import make_ca
 from cluster.polling import eventually
 from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
-from tests.fakes.client_certificate import client_files
+from tests.fakes.client_certificate import Authority, client_files
 from tests.fakes.kube_api import FakeApi, Handler, Request
 from tests.fakes.log_pool import LogPool, running
 from tests.fakes.memory_session import MemorySession
 from tests.fakes.quick_stop import make_quick
 from tests.fakes.spdy_client import SpdyClient
 
-CA = make_ca(86400.0, now=time.time())
+CA = Authority()
 POD = {
     "metadata": {"name": "a", "namespace": "ns", "uid": "uid-a"},
     "spec": {"nodeName": "one", "containers": [{"name": "main"}]},

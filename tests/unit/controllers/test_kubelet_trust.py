@@ -7,13 +7,14 @@ import pytest
 
 from bridge.errors import CertificateError, KubeUnavailableError
 from bridge.kube.kube_client import KubeClient
-from bridge.serving.certificates import Certificates, make_ca, make_pair
+from bridge.serving.certificates import Certificates, make_pair
 from controllers.kubelet.trust import VALIDITY, Trust, read_client_ca
+from tests.fakes.client_certificate import Authority
 from tests.fakes.clock import FakeClock
 from tests.fakes.kube_api import FakeApi
 
 DAY = 86400.0
-CA = make_ca(DAY, now=time.time())
+CA = Authority()
 
 
 def make(folder: Path | None = None, clock: FakeClock | None = None) -> tuple[Trust, Certificates, list[bytes]]:
@@ -77,7 +78,7 @@ def test_authorities_are_taken_over_and_kept_while_nobody_answers() -> None:
     read.pop()
     with pytest.raises(IndexError):
         trust.authenticate()
-    other = make_ca(DAY, now=time.time()).pem
+    other = Authority().pem
     read.append(other)
     trust.step()
     assert certificates.clients == other

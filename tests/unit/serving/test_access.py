@@ -6,10 +6,11 @@ import pytest
 from bridge.apps.plugin import listen
 from bridge.apps.plugin.listen import Address
 from bridge.errors import ConfigError
-from bridge.serving.certificates import make_ca, make_pair
+from bridge.serving.certificates import make_pair
 from bridge.serving.client_access import Files, ServerAccess
 from bridge.serving.http_connection import PEER_CERTIFICATE
 from bridge.telemetry.metrics import CERTIFICATE_EXPIRY
+from tests.fakes.client_certificate import Authority
 
 NOW = 1_790_000_000.0
 
@@ -82,7 +83,7 @@ def tls_files(folder, **more):
 
 
 def test_a_client_without_a_certificate_is_refused(tmp_path, token):
-    ca = private(tmp_path / "ca.crt", make_ca(3600, now=NOW).pem)
+    ca = private(tmp_path / "ca.crt", Authority().pem)
     access = ServerAccess(tls_files(tmp_path, client_ca=ca))
     assert access.refusal({}) is not None
     assert access.refusal({PEER_CERTIFICATE: b"der"}) is None

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.errors import CertificateError
 from bridge.serving import certificates
-from bridge.serving.certificates import Certificates, Pair, bundle, expires, issue, make_ca, make_pair, needs_renewal
+from bridge.serving.certificates import Certificates, Pair, bundle, expires, make_pair, needs_renewal
 
 NOW = 1_800_000_000.0
 DAY = 86400.0
@@ -20,13 +20,6 @@ def test_a_pair_serves_its_names_and_its_authority_is_trusted() -> None:
     pair = make_pair(NAMES, DAY, now=NOW)
     assert not needs_renewal(pair, NOW, NAMES)
     assert expires(pair.cert) == NOW + DAY
-
-
-def test_two_pairs_of_one_authority() -> None:
-    ca = make_ca(DAY, now=NOW)
-    first, second = issue(ca, ["a.b"], DAY, now=NOW), issue(ca, ["a.b"], DAY, now=NOW)
-    assert first.ca == second.ca
-    assert first.cert != second.cert
 
 
 def test_a_pair_needs_a_name() -> None:
@@ -68,7 +61,7 @@ def test_the_authority_outlives_its_certificate() -> None:
 
 
 def test_a_bundle_holds_each_authority_once_and_none_that_expired() -> None:
-    old, new = make_ca(DAY, now=NOW).pem, make_ca(DAY, now=NOW + DAY).pem
+    old, new = make_pair(NAMES, DAY, now=NOW).ca, make_pair(NAMES, DAY, now=NOW + DAY).ca
     both = bundle(NOW + DAY, new, old, new)
     assert both == new + old
     assert bundle(NOW + 2.5 * DAY, both) == new
@@ -77,7 +70,7 @@ def test_a_bundle_holds_each_authority_once_and_none_that_expired() -> None:
 
 
 def test_a_bundle_is_bounded_and_keeps_the_newest() -> None:
-    pems = [make_ca(100 * DAY, now=NOW + n).pem for n in range(10)]
+    pems = [make_pair(NAMES, 100 * DAY, now=NOW + n).ca for n in range(10)]
     kept = bundle(NOW + 20, *pems)
     assert kept == b"".join(pems[-certificates.MAX_AUTHORITIES :])
 

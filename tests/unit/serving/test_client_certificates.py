@@ -14,13 +14,13 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from bridge.errors import CertificateError
-from bridge.serving.certificates import Authority, Certificates, make_ca, make_pair
+from bridge.serving.certificates import Certificates, make_pair
 from bridge.serving.http_connection import PEER_CERTIFICATE
 from bridge.serving.https import Server
-from tests.fakes.client_certificate import client_files
+from tests.fakes.client_certificate import Authority, client_files
 
 PAIR = make_pair(["127.0.0.1"], 86400.0, now=time.time())
-CA, OTHER = make_ca(86400.0, now=time.time()), make_ca(86400.0, now=time.time())
+CA, OTHER = Authority(), Authority()
 
 
 def app() -> flask.Flask:

@@ -18,9 +18,9 @@ from bridge.apps.plugin.listen import Address
 from bridge.apps.plugin.process import Options, Plugin
 from bridge.core.threads import Supervisor
 from bridge.errors import ConfigError
-from bridge.serving.certificates import make_ca, make_pair
+from bridge.serving.certificates import make_pair
 from bridge.serving.client_access import Files
-from tests.fakes.client_certificate import client_files
+from tests.fakes.client_certificate import Authority, client_files
 from tests.fakes.pool import FakePools
 from tests.fakes.quick_stop import make_quick
 from tests.unit.apps.plugin.conftest import LoggingPool
@@ -84,7 +84,7 @@ def test_a_token_is_required(tmp_path, start):
 
 def test_a_client_certificate_is_required(tmp_path, start):
     now = time.time()
-    authority, pair = make_ca(3600, now=now, name="clients"), make_pair([LOOPBACK], 3600, now=now)
+    authority, pair = Authority(), make_pair([LOOPBACK], 3600, now=now)
     for name, content in (("tls.crt", pair.cert), ("tls.key", pair.key), ("ca.crt", authority.pem)):
         (tmp_path / name).write_bytes(content)
         (tmp_path / name).chmod(0o600)
@@ -96,7 +96,7 @@ def test_a_client_certificate_is_required(tmp_path, start):
     context.load_cert_chain(client_files(tmp_path, authority))
     assert call(url, context)[0] == 200
     other = ssl.create_default_context(cadata=pair.ca.decode())
-    other.load_cert_chain(client_files(tmp_path, make_ca(3600, now=now, name="others")))
+    other.load_cert_chain(client_files(tmp_path, Authority()))
     with pytest.raises((OSError, urllib.error.URLError)):
         call(url, other)
 

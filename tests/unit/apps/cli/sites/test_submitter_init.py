@@ -10,7 +10,7 @@ from bridge.apps.cli.main import cli
 from bridge.apps.cli.sites import init_command, site_checks
 from bridge.errors import ConfigError
 from bridge.protocol.nats.user_keys import public_key
-from bridge.serving.certificates import make_ca
+from bridge.serving.certificates import make_pair
 from bridge.site.config.site_config import load, parse
 
 SERVER = "wss://127.0.0.1:1"
@@ -43,7 +43,7 @@ def files_of(home):
 
 def test_all_files_are_private_and_only_the_public_key_is_printed(home):
     ca = home / "hub.crt"
-    ca.write_bytes(make_ca(86400, now=0).pem)
+    ca.write_bytes(make_pair(["ca"], 86400, now=0).ca)
     done = init("--pool", "site-a", "--server", SERVER, "--ca-file", ca, "--batch", "local")
     assert done.exit_code == 1  # no NATS server answers
     files = files_of(home)
@@ -107,7 +107,9 @@ def test_a_bad_option_is_named_before_anything_is_written(home, words, message):
 
 def test_a_private_key_is_no_ca(home):
     key = home / "pair.pem"
-    key.write_bytes(make_ca(86400, now=0).pem + b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+    key.write_bytes(
+        make_pair(["ca"], 86400, now=0).ca + b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
+    )
     done = init("--pool", "site-a", "--server", SERVER, "--ca-file", key)
     assert "private key" in str(done.exception)
 
@@ -115,7 +117,7 @@ def test_a_private_key_is_no_ca(home):
 def test_a_terminal_is_asked_for_what_is_missing(home, monkeypatch):
     monkeypatch.setattr(init_command, "_is_terminal", lambda: True)
     ca = home / "hub.crt"
-    ca.write_bytes(make_ca(86400, now=0).pem)
+    ca.write_bytes(make_pair(["ca"], 86400, now=0).ca)
     done = init(input=f"site-a\n{SERVER}\n{ca}\n\n\n{home}/jobs\n")
     assert "Name of the pool" in done.output and "[local]" in done.output
     config = load(files_of(home)["site.toml"])
