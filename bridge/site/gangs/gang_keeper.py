@@ -74,6 +74,8 @@ class GangKeeper:
                         self._run(gang)
                 except BlockingIOError:  # a pod is being submitted
                     continue
+                except OSError as error:  # a full disk, or a job that spoils its directory; the next run repeats it
+                    log.warning("the job of a group is not ended yet", extra=kv(job=gang, why=error.strerror))
                 self._index.refresh(gang)
 
     def _members(self, gang: str) -> list[Entry]:

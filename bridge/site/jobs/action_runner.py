@@ -14,7 +14,7 @@ from bridge.logs import kv
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
 from bridge.site.jobs import job_status, member_record
 from bridge.site.jobs.job_actions import JobAction, due_actions, lifecycle
-from bridge.site.jobs.job_index import JobIndex
+from bridge.site.jobs.job_index import Entry, JobIndex
 from bridge.site.jobs.job_record import JobRecord
 from bridge.site.jobs.site_folder import Folder
 
@@ -66,24 +66,30 @@ class ActionRunner:
                 killed_at=entry.killed_at,
                 is_grace_over=self._clock.monotonic() >= entry.kill_at,
             )
-            for action in actions:
-                match action:
-                    case JobAction.KILL:
-                        entry.killed_at = now
-                        ids_to_cancel += self._kill(entry.record)
-                    case JobAction.STOP:
-                        cancel = entry.record.cancel
-                        self.stop(uid, cancel.grace if cancel is not None and entry.record.started else 0, "Deleted")
-                    case JobAction.SUBMIT:
-                        self._submit_again(uid)
-                    case JobAction.GIVE_UP:
-                        self._index.observe(
-                            uid, BatchJob(id="", uid=uid, phase="ended", reason=job_ends.CANCELLED.site_reason)
-                        )
-                    case JobAction.FORGET:
-                        self._forget(uid)
+            try:
+                for action in actions:
+                    ids_to_cancel += self._do(action, uid, entry, now)
+            except OSError as error:  # a full disk, or a job that spoils its directory, which must not stop the others
+                log.warning("an action is repeated later", extra=kv(job=uid, why=error.strerror))
         if ids_to_cancel:
             self.cancel(ids_to_cancel)
+
+    def _do(self, action: JobAction, uid: str, entry: Entry, now: float) -> list[str]:
+        """Run an action; return the batch jobs to cancel."""
+        match action:
+            case JobAction.KILL:
+                entry.killed_at = now
+                return self._kill(entry.record)
+            case JobAction.STOP:
+                cancel = entry.record.cancel
+                self.stop(uid, cancel.grace if cancel is not None and entry.record.started else 0, "Deleted")
+            case JobAction.SUBMIT:
+                self._submit_again(uid)
+            case JobAction.GIVE_UP:
+                self._index.observe(uid, BatchJob(id="", uid=uid, phase="ended", reason=job_ends.CANCELLED.site_reason))
+            case JobAction.FORGET:
+                self._forget(uid)
+        return []
 
     def stop(self, uid: str, grace: float, reason: str) -> None:
         """Request that a job's script ends within ``grace`` seconds."""

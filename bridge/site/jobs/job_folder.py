@@ -40,6 +40,8 @@ from bridge.site.jobs.job_record import BatchObservation, Cancellation, JobRecor
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(DNS_LABEL)
+# a job can write any text where its id is read, which must be no option of a command and no list of jobs
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.+@:\[\]-]*")
 LARGEST_STATE = 64 * 1024
 """Bytes of a state file that are read; a container may have written to it."""
 LARGEST_FILE = 40 * 2**20
@@ -244,15 +246,14 @@ class JobFolder:
             return None
         if meta.grant_wait is not None:
             self._look_again()
-        job_id, started_job = atomic_files.read_line(Below(at, "job.id")), _started_job(at)
+        job_id, started_job = _id(atomic_files.read_line(Below(at, "job.id"))), _started_job(at)
         started = started_job is not None
         job_id = "" if job_id in meta.replaced else job_id
         if not (job_id or started):
             if self.unfinished():
                 return None
-            if self.site.sync:
-                with contextlib.suppress(FileNotFoundError):
-                    atomic_files.force(Below(at, "job.sh"))
+            if self.site.sync and not _is_on_disk(at):
+                return None
         observation = atomic_files.read_valid(_OBSERVATION, Below(at, "batch.json"), LARGEST_STATE)
         if observation is not None and observation.job.id in meta.replaced:
             observation = None  # the watcher wrote it while the directory was replaced
@@ -299,6 +300,20 @@ def _meta(at: str | int) -> Meta | None:
     return meta
 
 
+def _is_on_disk(at: int) -> bool:
+    """Write the script to disk now; return whether it is there."""
+    try:
+        atomic_files.force(Below(at, "job.sh"))
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return True
+
+
+def _id(text: str) -> str:
+    """Return an id of the batch system; empty: a job has changed it, and is found by its name."""
+    return text if _ID.fullmatch(text) else ""
+
+
 def _states(at: int) -> tuple[dict[str, Any] | None, tuple[tuple[str, dict[str, Any]], ...]]:
     """Read the script's records of the pod, then those of the containers, which are complete if the pod has ended."""
     try:
@@ -328,7 +343,7 @@ def _started_job(at: int) -> str | None:
     except OSError:
         return None
     try:
-        return atomic_files.read_word(Below(folder, "job"))
+        return _id(atomic_files.read_word(Below(folder, "job")))
     finally:
         os.close(folder)
 

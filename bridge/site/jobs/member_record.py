@@ -23,7 +23,7 @@ from bridge import job_ends
 from bridge.protocol.model.requests import PlaceInJob
 from bridge.site.batch.batch_interface import BatchJob
 from bridge.site.files import atomic_files
-from bridge.site.files.beneath import Below, make_folder, names
+from bridge.site.files.beneath import Below, make_folder, names, unlink
 from bridge.site.jobs.job_record import JobRecord
 
 GANG_INCOMPLETE = "GangIncomplete"
@@ -205,7 +205,7 @@ def take_rank(gang_folder: Folder, member_uid: str, place: PlaceInJob, pod: str,
 def drop_rank(gang_folder: Folder, rank: int) -> None:
     """Take its rank from a pod that is over before the job was submitted."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{gang_folder.at}/ranks/{rank}")
+        unlink(Below(gang_folder.at, f"ranks/{rank}"))
 
 
 def granted_names(gang_folder: Folder) -> set[str]:
@@ -222,7 +222,7 @@ def write_granted(gang_folder: Folder, member_uid: str, rank: int, ticket: str, 
 def drop_granted(gang_folder: Folder, member_uid: str, rank: int) -> None:
     """Remove the grant of a pod that is submitted again."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{gang_folder.at}/granted/{rank}.{member_uid}")
+        unlink(Below(gang_folder.at, f"granted/{rank}.{member_uid}"))
 
 
 def retire(member_folder: Folder) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from bridge.errors import BatchError, SiteRefusedError
 from bridge.protocol.model.requests import PlaceInJob
 from bridge.protocol.nats.messages import CancelMessage, Empty, Snapshot, SubmitMessage
-from tests.unit.site.conftest import OWNER
+from bridge.site.jobs.job_folder import JobFolder
+from tests.unit.site.conftest import OWNER, UID
 
 GANG = "9f000000-0000-4000-8000-000000000001"
 
@@ -338,6 +340,26 @@ def test_cancelling_all_pods_ends_the_job(world: Any) -> None:
     with pytest.raises(SiteRefusedError) as refused:
         submit(world, 0, 1)
     assert refused.value.reason == "GangOver"
+
+
+def test_a_full_disk_keeps_no_other_job_alive(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit_all(world)
+    world.submit()
+    world.look()
+    for rank in range(3):
+        cancel(world, rank)
+    world.look(31)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as at_disk:
+        world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
+        at_disk.setattr(JobFolder, "write_cancel", full)
+        world.look(31)
+        assert world.batch.cancelled == ["2"]
+    world.look(31)
+    assert world.batch.cancelled == ["2", "1"]
 
 
 def test_an_incomplete_group_is_not_over_while_the_hub_submits_it(world: Any) -> None:

@@ -25,9 +25,11 @@ from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats.messages import CancelMessage, Empty, File, Files
 from bridge.site.batch.batch_user import hand_over
 from bridge.site.files.removal import remove_tree
+from bridge.site.jobs import member_record
 from bridge.site.jobs.job_folder import SECRETS
 from bridge.site.jobs.job_record import Cancellation, Meta
 from bridge.site.jobs.site_folder import Folder
+from tests.unit.site import test_gangs
 from tests.unit.site.conftest import OWNER, UID, World
 
 FOREIGN = "of somebody else"
@@ -210,6 +212,62 @@ def test_the_end_of_a_job_is_stored_in_place_of_a_folder(world: Any) -> None:
     world.batch.end("1", "Cancelled")
     world.look(4000)
     assert world.watcher.index.entries[UID].status.phase == "ended"
+
+
+def test_no_job_that_spoils_its_directory_stops_the_actions_for_others(world: Any, tmp_path: Path) -> None:
+    test_gangs.submit_all(world)
+    test_gangs.start(world)
+    world.submit()
+    world.look()
+    control = world.folder.job(test_gangs.GANG).path / "control"
+    control.symlink_to(tmp_path)
+    test_gangs.cancel(world, 0)
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
+    for _ in range(3):
+        world.look(31)
+    assert world.batch.cancelled == ["2"]
+    control.unlink()
+    world.look(31)
+    assert (control / f"kill-{test_gangs.pod(0)}").exists()
+
+
+def test_a_job_that_spoils_its_directory_is_no_job_and_hides_no_other(world: Any) -> None:
+    world.submit()
+    spoilt = world.folder.job("spoilt")
+    world.submit(spoilt.uid)
+    spoilt.write_meta(spoilt.meta())
+    for name in ("job.sh", "job.id"):
+        (spoilt.path / name).unlink()
+    (spoilt.path / "job.sh").symlink_to("job.sh")
+    assert spoilt.read() is None
+    world.again()
+    world.look()
+    assert world.status().phase == "queued"
+
+
+@pytest.mark.parametrize("text", ["--user=somebody", "-u", "../../x", "7 8", "7,8", "*"])
+def test_a_job_names_no_other_jobs_to_the_batch_system(world: Any, text: str) -> None:
+    world.submit()
+    world.begin()
+    for name in ("job.id", "started/job"):
+        world.write(name, f"{text}\n")
+    record = world.folder.job(UID).read()
+    assert (record.job_id, record.started_job, record.started) == ("", "", True)
+
+
+def test_the_file_of_a_rank_is_removed_in_its_directory_alone(world: Any, tmp_path: Path) -> None:
+    test_gangs.submit_all(world, 2)
+    job, uid = world.folder.job(test_gangs.GANG), test_gangs.pod(0)
+    for name in ("ranks", "granted"):
+        _put_aside(job.path / name) if (job.path / name).exists() else None
+        (job.path / name).symlink_to(tmp_path)
+    for name in ("0", f"0.{uid}"):
+        (tmp_path / name).touch()
+    with pytest.raises(OSError, match="directory"):
+        member_record.drop_rank(job, 0)
+    with pytest.raises(OSError, match="directory"):
+        member_record.drop_granted(job, uid, 0)
+    assert {path.name for path in tmp_path.iterdir()} == {"0", f"0.{uid}", "site"}
 
 
 def test_notifications_follow_no_link(world: Any, tmp_path: Path) -> None:
