@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.logs import kv
@@ -17,35 +16,28 @@ log = logging.getLogger(__name__)
 POOL = "slurm"
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A configuration that is read again when its file changes, the server's address, and what has no effect."""
+def open_config(path: Path) -> tuple[LiveConfig, Conversion]:
+    """Read a file; return its configuration, which is read again when the file changes, and the rest of its content.
 
-    live: LiveConfig
-    listen: str
-    warnings: tuple[str, ...]
-
-
-def open_config(path: Path) -> Opened:
-    """Read a file; raises :class:`ConfigError`."""
-    opened = _read(path)
-    return Opened(LiveConfig(path, None, _load), opened.listen, opened.warnings)
+    Raises :class:`ConfigError`.
+    """
+    return LiveConfig(path, None, _load), _read(path)
 
 
-def report(opened: Opened) -> None:
+def report(config: SiteConfig, conversion: Conversion) -> None:
     """Log what the file opens, and each of its keys that has no effect or another one."""
-    volumes = opened.live.config.volumes
+    volumes = config.volumes
     log.info(
         "pods have the rights that the interLink Slurm plugin gives them; to withdraw one, convert the configuration",
         extra=kv(limits=",".join(OPENED), host_paths=volumes.host_paths, image_paths=volumes.image_paths),
     )
-    for warning in opened.warnings:
+    for warning in conversion.warnings:
         log.warning("configuration of the interLink Slurm plugin", extra=kv(why=warning))
-    if not opened.listen.startswith("unix:"):
+    if not conversion.listen.startswith("unix:"):
         log.info(
             "the plugin listened on all interfaces without authentication; podbridge needs Socket, --token-file, "
             "--client-ca or --allow-local-users",
-            extra=kv(address=opened.listen),
+            extra=kv(address=conversion.listen),
         )
 
 

@@ -30,8 +30,7 @@ from bridge.site.batch_submission import BatchSubmission
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.container_usage import UsageReader
 from bridge.site.gangs.gathering import Gatherer
-from bridge.site.jobs import job_actions, job_script, request_limits, sent_files
-from bridge.site.jobs import job_status as job_status
+from bridge.site.jobs import job_actions, job_script, job_status, request_limits, sent_files
 from bridge.site.jobs.job_folder import JobFolder
 from bridge.site.jobs.job_record import Cancellation, JobRecord, Meta
 from bridge.site.jobs.ownership import OwnedJobs, adopted, request_end
@@ -224,8 +223,7 @@ class Submitter:
         return messages.Status(status=self._current_status(job_folder.uid))
 
     def _request_end(self, job_folder: JobFolder, record: JobRecord, body: messages.CancelMessage) -> None:
-        cancellation = Cancellation(self._clock.time(), body.grace, body.forget, body.withdrawn)
-        request_end(job_folder, record, cancellation)
+        request_end(job_folder, record, Cancellation(self._clock.time(), body.grace, body.forget, body.withdrawn))
 
     @GRANT.handler
     def grant(self, owner: str, job: str, body: messages.Grant) -> messages.Status:
@@ -294,8 +292,7 @@ class Submitter:
     @FILES.handler
     def files(self, owner: str, job: str, body: messages.Files) -> messages.Empty:
         """Replace and remove files of a job's volumes."""
-        job_folder = self._folder.job(job)
-        record = self._owned.existing(job_folder, owner)
+        job_folder, record = self._owned.existing(job, owner)
         # afterwards, the job no longer reads them, and its secrets were removed
         if not record.final and not job_actions.confirmed(record):
             sent_files.replace(job_folder.path, body)
@@ -318,20 +315,17 @@ class Submitter:
 
     def exec(self, owner: str, job: str, body: messages.Exec) -> Callable[[TwoWay], None]:
         """Return the function that runs a command in a container of a running job."""
-        job_folder = self._folder.job(job)
-        record = self._owned.existing(job_folder, owner)
+        job_folder, record = self._owned.existing(job, owner)
         return container_sessions.open_session(job_folder, record, body, self._batch, self._config())
 
     def connect(self, owner: str, job: str, body: messages.Connect) -> Callable[[TwoWay], None]:
         """Return the function that connects to a port of a running job."""
-        job_folder = self._folder.job(job)
-        record = self._owned.existing(job_folder, owner)
+        job_folder, record = self._owned.existing(job, owner)
         return self._ports.open(job_folder, record, body.port, self._batch, self._config())
 
     def reach(self, owner: str, job: str, _body: messages.Reach) -> Callable[[TwoWay], None]:
         """Return the function that passes on the connections of a running job to Services."""
-        job_folder = self._folder.job(job)
-        record = self._owned.existing(job_folder, owner)
+        job_folder, record = self._owned.existing(job, owner)
         return reach_sessions.open_session(job_folder, record, self._batch, self._config())
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
@@ -346,8 +340,7 @@ class Submitter:
         self, owner: str, job: str, options: LogOptions, wait: Callable[[float], bool]
     ) -> Generator[bytes, None, None]:
         """Return the pieces of a log. ``wait`` waits for some seconds and returns whether to stop."""
-        job_folder = self._folder.job(job)
-        record = self._owned.existing(job_folder, owner)
+        job_folder, record = self._owned.existing(job, owner)
 
         def has_ended() -> bool:
             current_record = job_folder.read()

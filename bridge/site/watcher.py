@@ -24,9 +24,8 @@ from bridge.site.batch.batch_interface import BatchJob, BatchSystem
 from bridge.site.batch_list import BatchList, Delays
 from bridge.site.folder_problems import FolderProblems
 from bridge.site.gangs.gang_keeper import GangKeeper
-from bridge.site.jobs import job_status as job_status
+from bridge.site.jobs import job_status
 from bridge.site.jobs.action_runner import ActionRunner
-from bridge.site.jobs.ended_secrets import drop_secrets
 from bridge.site.jobs.job_actions import confirmed
 from bridge.site.jobs.job_index import Entry, JobIndex, is_missing
 from bridge.site.jobs.site_folder import Folder
@@ -171,7 +170,7 @@ class Watcher:
             self._tidy(requested_at)
 
     def _tidy(self, now: float) -> None:
-        drop_secrets(self._folder, self.index, now)
+        self.actions.drop_secrets(now)
         if now - self._swept_at >= SWEEP_PERIOD:
             self._adopt_or_remove(uid for uid in self._folder.uids() if uid not in self.index.entries)
             self._folder.sweep(now)

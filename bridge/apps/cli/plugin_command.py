@@ -17,7 +17,7 @@ from bridge.telemetry import trace_export, tracing
 if TYPE_CHECKING:
     from bridge.core.threads import Supervisor
     from bridge.pools.registry import PoolSource
-    from bridge.site.live_slurm_config import Opened
+    from bridge.site.interlink_slurm.conversion import Conversion
     from bridge.site.service import LiveConfig
 
 SUBMIT_TIMEOUT = 40.0
@@ -114,9 +114,9 @@ def plugin(
     from bridge.core.threads import Supervisor
     from bridge.serving.client_access import Files
 
-    opened = _opened(slurm_config, log_level, log_format) if slurm_config is not None else None
+    live, conversion = _opened(slurm_config, log_level, log_format) if slurm_config is not None else (None, None)
     if address is None:
-        address = opened.listen if opened is not None else listen.default(Path.home())
+        address = conversion.listen if conversion is not None else listen.default(Path.home())
     options = Options(
         listen.parse(address),
         Files(token_file, tls_cert, tls_key, client_ca),
@@ -125,8 +125,8 @@ def plugin(
         local_users,
     )
     supervisor = Supervisor()
-    if opened is not None:
-        source = _in_process(opened.live, owner, supervisor)
+    if live is not None:
+        source = _in_process(live, owner, supervisor)
     elif site is not None:
         source = _site(site, owner, supervisor, log_level, log_format)
     elif nunet is not None:
@@ -167,15 +167,14 @@ def _site(path: Path, owner: str | None, supervisor: Supervisor, level: str | No
     return _in_process(live, owner, supervisor)
 
 
-def _opened(path: Path, level: str | None, style: str | None) -> Opened:
+def _opened(path: Path, level: str | None, style: str | None) -> tuple[LiveConfig, Conversion]:
     from bridge import logs
     from bridge.site.live_slurm_config import open_config, report
 
-    opened = open_config(path)
-    config = opened.live.config
-    logs.setup(level or config.logging.level, style or config.logging.format)
-    report(opened)
-    return opened
+    live, conversion = open_config(path)
+    logs.setup(level or live.config.logging.level, style or live.config.logging.format)
+    report(live.config, conversion)
+    return live, conversion
 
 
 def _in_process(live: LiveConfig, owner: str | None, supervisor: Supervisor) -> PoolSource:

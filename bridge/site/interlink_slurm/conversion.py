@@ -15,7 +15,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import ConfigError
-from bridge.site.interlink_slurm import slurm_config, tsocks
+from bridge.site.interlink_slurm import slurm_config
 
 FOLDER = "podbridge"
 """podbridge's own directory in ``DataRootFolder``. Upstream ignores directories without a ``JobID.jid``."""
@@ -37,6 +37,9 @@ _SWITCHES = {
 }  # fmt: skip
 """Options of singularity that are switches of ``[apptainer]``."""
 _ALWAYS = ("--no-eval", "--no-umask")
+_TSOCKS_PATH = re.compile(r"[A-Za-z0-9_./${}+~:@%-]+")
+_TSOCKS_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]*")
+_TSOCKS_FOOTER = 'unset LD_PRELOAD\nkill "$TSOCKS_SSH" 2>/dev/null\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +253,8 @@ def _surroundings(config: slurm_config.SlurmConfig, source: str, warnings: list[
     """Return ``header`` and ``footer``: the tunnel first, then ``CommandPrefix``, as upstream."""
     header = footer = ""
     if config.Tsocks:
-        header = tsocks.header(config.TsocksPath, config.TsocksLoginNode, source)
-        footer = tsocks.FOOTER
+        header = _tsocks_header(config.TsocksPath, config.TsocksLoginNode, source)
+        footer = _TSOCKS_FOOTER
         warnings.append(
             f"Tsocks: containers are not redirected; pods reach the Services in their annotation {names.REACH} instead "
             "(limits.allow_reach)"
@@ -266,6 +269,35 @@ def _surroundings(config: slurm_config.SlurmConfig, source: str, warnings: list[
                 "CommandPrefix: runs before the job, as documented; it is no command that gets the job's script"
             )
     return header, footer
+
+
+def _tsocks_header(path: str, login_node: str, source: str) -> str:
+    """Return lines that connect a job to the network through a login node; variables in ``path`` are the job's.
+
+    ssh opens a SOCKS proxy to the login node, and the library of tsocks redirects connections of the machine's
+    programs, such as the pull of an image. Containers have their own libraries and are not redirected.
+    """
+    if not _TSOCKS_PATH.fullmatch(path):
+        raise ConfigError(f"{source}: TsocksPath: {path!r} is not allowed; allowed: the path of libtsocks.so")
+    if not _TSOCKS_HOST.fullmatch(login_node):
+        raise ConfigError(f"{source}: TsocksLoginNode: {login_node!r} is not allowed; allowed: a host, or user@host")
+    return f"""\
+TSOCKS_LIBRARY="{path}"
+[[ -d $TSOCKS_LIBRARY ]] && TSOCKS_LIBRARY=$TSOCKS_LIBRARY/libtsocks.so
+for TSOCKS_PORT in $(shuf -i 10000-65000 -n 50); do
+    (: </dev/tcp/127.0.0.1/"$TSOCKS_PORT") 2>/dev/null || break
+done
+ssh -4 -N -o BatchMode=yes -o ExitOnForwardFailure=yes -D "127.0.0.1:$TSOCKS_PORT" {shlex.quote(login_node)} \\
+    </dev/null &
+TSOCKS_SSH=$!
+printf 'local = 10.0.0.0/255.0.0.0\\nserver = 127.0.0.1\\nserver_port = %s\\n' "$TSOCKS_PORT" >"$PWD/tsocks.conf"
+for TSOCKS_TRY in {{1..50}}; do
+    (: </dev/tcp/127.0.0.1/"$TSOCKS_PORT") 2>/dev/null && break
+    kill -0 "$TSOCKS_SSH" 2>/dev/null || break
+    sleep 0.2
+done
+export TSOCKS_CONF_FILE=$PWD/tsocks.conf LD_PRELOAD=$TSOCKS_LIBRARY
+"""
 
 
 def _warn_of_unused(config: slurm_config.SlurmConfig, environ: Mapping[str, str], warnings: list[str]) -> None:

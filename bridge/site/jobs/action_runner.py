@@ -13,12 +13,17 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
 from bridge.site.jobs import job_status, member_record
-from bridge.site.jobs.job_actions import JobAction, due_actions, lifecycle
+from bridge.site.jobs.job_actions import JobAction, confirmed, due_actions, lifecycle
 from bridge.site.jobs.job_index import Entry, JobIndex
 from bridge.site.jobs.job_record import JobRecord
 from bridge.site.jobs.site_folder import Folder
 
 log = logging.getLogger(__name__)
+
+SECRETS_KEPT = 60.0
+"""Seconds after the batch system reported a job's end: the guard of a killed script still reads ``job.sh``."""
+SECRETS_LOOKS = 200
+"""Directories of ended jobs from which secrets are removed after each list of jobs, at most."""
 
 
 class ActionRunner:
@@ -137,6 +142,20 @@ class ActionRunner:
         except OSError as error:  # a full disk; the next run of the actions repeats it
             log.warning("not submitted again yet", extra=kv(job=uid, why=error.strerror))
         self._index.refresh(uid)
+
+    def drop_secrets(self, now: float) -> None:
+        """Remove the secrets of jobs whose script was killed, or never started."""
+        with self._index.lock:
+            entries = [entry for entry in self._index.entries.values() if not entry.without_secrets]
+        ended = [entry for entry in entries if entry.status.phase == "ended" and confirmed(entry.record)]
+        kept = (SECRETS_KEPT if entry.record.started else 0 for entry in ended)
+        due = [entry for entry, seconds in zip(ended, kept, strict=True) if now - entry.record.batch_at >= seconds]
+        for entry in due[:SECRETS_LOOKS]:
+            job_folder = self._folder.job(entry.record.uid)
+            with self._folder.locked(job_folder.uid):
+                if job_folder.meta() == entry.record.meta:  # else the directory has a new job by now
+                    job_folder.drop_secrets()
+                    entry.without_secrets = True
 
     def _forget(self, uid: str) -> None:
         try:

@@ -14,7 +14,7 @@ from bridge.core.job_lifecycle import NEVER, NEW, Event, Lifecycle
 from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
 from bridge.site.batch.batch_interface import BatchJob
-from bridge.site.jobs import job_status as job_status
+from bridge.site.jobs import job_status
 from bridge.site.jobs.job_actions import KILL_ALLOWANCE, confirmed
 from bridge.site.jobs.job_record import Cancellation, JobRecord
 from bridge.site.jobs.site_folder import Folder

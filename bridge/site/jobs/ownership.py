@@ -62,13 +62,14 @@ class OwnedJobs:
             record = job_folder.read()
             return None if record is None else adopted(job_folder, record, owner)
 
-    def existing(self, job_folder: JobFolder, owner: str) -> JobRecord:
-        """Read a job; raise SiteRefusedError if there is none, or UnreadableError if it cannot be read."""
+    def existing(self, job: str, owner: str) -> tuple[JobFolder, JobRecord]:
+        """Read a job; raise SiteRefusedError if there is none, or if it cannot be read."""
+        job_folder = self._folder.job(job)
         record = self.read(job_folder, owner)
         if record is None:
             job_folder.raise_if_unreadable()
-            raise SiteRefusedError(f"no job {job_folder.uid} here", reason="NotFound")
-        return record
+            raise SiteRefusedError(f"no job {job} here", reason="NotFound")
+        return job_folder, record
 
 
 def request_end(job_folder: JobFolder, record: JobRecord, cancellation: Cancellation) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.protocol.nats.messages import CancelMessage, File, Files, SubmitMessage
-from bridge.site.jobs.ended_secrets import SECRETS_KEPT
+from bridge.site.jobs.action_runner import SECRETS_KEPT
 from tests.unit.site.conftest import OWNER, UID
 
 WORD = "c2VjcmV0LXdvcmQ="

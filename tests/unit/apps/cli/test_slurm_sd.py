@@ -59,10 +59,10 @@ def test_the_log_names_rights_and_what_has_no_effect(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "SlurmConfig.yaml").write_text(LEAST)
-    opened = open_config(Path("SlurmConfig.yaml"))
-    assert (opened.listen, opened.live.config.adopt_from) == ("127.0.0.1:4001", f"{tmp_path}/jobs")
+    live, conversion = open_config(Path("SlurmConfig.yaml"))
+    assert (conversion.listen, live.config.adopt_from) == ("127.0.0.1:4001", f"{tmp_path}/jobs")
     with caplog.at_level(logging.INFO):
-        report(opened)
+        report(live.config, conversion)
     pairs = [record.kv for record in caplog.records]  # type: ignore[attr-defined]
     assert pairs[0]["limits"] == "allow_user_flags,allow_pre_exec,allow_runtime_options"
     assert pairs[1] == {"why": "SingularityPrefix: has no meaning, as in the plugin itself"}
@@ -73,7 +73,7 @@ def test_the_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "SlurmConfig.yaml"
     path.write_text(LEAST)
-    live = open_config(path).live
+    live, _ = open_config(path)
     assert not live.refresh() and live.config.flavors == []
     path.write_text(LEAST + "Flavors: {big: {CPUDefault: 8}}\n")
     assert live.refresh() and live.config.flavors[0].cpu == 8
