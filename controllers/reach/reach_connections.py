@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 Pod = Mapping[str, Any]
 MOST_CONNECTIONS = 1024
 """Connections of one process; a pod has an eighth of them at most."""
+PAUSE = 1.0
+"""Seconds until a connection that is refused ends: its pod may open the next one at once, and each is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class ReachConnections:
                     forwarded = ForwardedSocket(self._connected(client, text), REACH_BYTES)
                 except BridgeError:
                     REACH_CONNECTIONS.labels("refused").inc()
+                    time.sleep(PAUSE)
                     raise
                 undo.callback(forwarded.close)
                 REACH_CONNECTIONS.labels("opened").inc()

@@ -28,9 +28,13 @@ REMEMBER = 1.0
 """Seconds to cache the endpoints of a Service: clients often open several connections at once."""
 CONNECT_TIMEOUT = 10.0
 TRIES = 3
+LOOKS = 32
+"""Endpoints of a Service whose pods are read within :data:`REMEMBER`, at most."""
 Pod = Mapping[str, Any]
 Connect = Callable[[Target], socket.socket]
 Dial = Callable[[], socket.socket]
+_Endpoints = tuple[Pod, list[Endpoint]] | tuple[None, str]
+"""The port of a Service and its ready endpoints; or why it has none."""
 Find = Callable[[str, str], tuple[Pod, Pool | None] | None]
 
 
@@ -45,37 +49,53 @@ class ServiceResolver:
         self, kube: KubeClient, find: Find, may_expose: Callable[[str], bool], own: Collection[str], clock: Clock
     ) -> None:
         self._kube, self._find, self._may_expose, self._own = kube, find, may_expose, own
-        self._known: SingleFlightCache[list[Dial]] = SingleFlightCache(clock)
+        # what is refused is cached, too: a pod can repeat a connection as often as it likes
+        self._known: SingleFlightCache[_Endpoints] = SingleFlightCache(clock)
+        self._dials: SingleFlightCache[Dial | str] = SingleFlightCache(clock)
 
     def connect(self, target: Target) -> socket.socket:
         """Connect to an endpoint, at most to :data:`TRIES` of them. Raises ServiceRefusedError and ``Kube*`` errors."""
-        found = self._known.get(target.text, lambda: (self._endpoints(target), REMEMBER))
-        problem = ""
-        for dial in random.sample(found, min(TRIES, len(found))):
+        port, endpoints = self._known.get(target.text, lambda: (self._endpoints(target), REMEMBER))
+        if port is None or isinstance(endpoints, str):
+            raise ServiceRefusedError(str(endpoints))
+        problems, failures = [], []
+        for endpoint in random.sample(endpoints, len(endpoints)):
+            dial = self._dials.get((target.text, endpoint), partial(self._load_dial, target.namespace, endpoint, port))
+            if isinstance(dial, str):
+                problems.append(f"; pod {endpoint.pod} {dial}")
+                continue
             try:
                 return dial()
             except (BridgeError, OSError) as error:
-                problem = str(error)
-        raise ServiceRefusedError(f"Service {target.namespace}/{target.service}: no endpoint answers: {problem}")
+                failures.append(str(error))
+                if len(failures) == TRIES:
+                    break
+        service = f"Service {target.namespace}/{target.service}"
+        if failures:
+            raise ServiceRefusedError(f"{service}: no endpoint answers: {failures[-1]}")
+        why = "".join(sorted(problems)[:TRIES])
+        raise ServiceRefusedError(f"{service} has no ready endpoint that is a pod{why}")
 
-    def _endpoints(self, target: Target) -> list[Dial]:
-        """Return the ready endpoints that a connection may lead to, at least one."""
+    def _endpoints(self, target: Target) -> _Endpoints:
+        """Return the port of the Service and some of its ready endpoints."""
         named = {"fieldSelector": f"metadata.name={target.service}"}
-        port = reach_decide.port_of(target, self._kube.get(SERVICES.path(target.namespace), named)["items"])
+        try:
+            port = reach_decide.port_of(target, self._kube.get(SERVICES.path(target.namespace), named)["items"])
+        except ServiceRefusedError as error:  # is cached, too
+            return None, str(error)
         of_service = {"labelSelector": f"kubernetes.io/service-name={target.service}"}
         slices = self._kube.get(ENDPOINT_SLICES.path(target.namespace), of_service)["items"]
-        found, problems = [], []
-        for endpoint in reach_decide.endpoints(port, slices, target.namespace):
-            try:
-                found.append(self._dial_of(target.namespace, endpoint, port))
-            except ServiceRefusedError as error:
-                problems.append(f"; pod {endpoint.pod} {error}")
-        if not found:
-            text = f"Service {target.namespace}/{target.service} has no ready endpoint that is a pod"
-            raise ServiceRefusedError(text + "".join(problems[:TRIES]))
-        return found
+        found = list(reach_decide.endpoints(port, slices, target.namespace))
+        return port, random.sample(found, min(LOOKS, len(found)))
+
+    def _load_dial(self, namespace: str, endpoint: Endpoint, port: Pod) -> tuple[Dial | str, float]:
+        try:
+            return self._dial_of(namespace, endpoint, port), REMEMBER
+        except ServiceRefusedError as error:
+            return str(error), REMEMBER
 
     def _dial_of(self, namespace: str, endpoint: Endpoint, port: Pod) -> Dial:
+        """Return what connects to an endpoint; raises ServiceRefusedError if a connection may not lead there."""
         at_site = self._find(namespace, endpoint.pod)
         if at_site is not None and at_site[0]["metadata"]["uid"] == endpoint.uid:
             return self._dial_of_exposed(*at_site, port)

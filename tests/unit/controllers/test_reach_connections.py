@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -88,6 +89,20 @@ class Hub:
         sock = self.server.accept()[0]
         sock.settimeout(20)
         return sock
+
+
+@pytest.fixture(autouse=True)
+def _short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach_connections, "PAUSE", 0.05)
+
+
+def test_a_pod_that_repeats_a_refused_connection_waits() -> None:
+    hub = Hub()
+    began, count = time.monotonic(), 5
+    for number in range(1, count + 1):
+        hub.site.say(OPEN, number, b"web.team:81")
+        eventually(lambda n=number: hub.site.has_closed(n), "it is refused")
+    assert time.monotonic() - began >= count * reach_connections.PAUSE
 
 
 def test_data_in_both_directions_to_the_end() -> None:

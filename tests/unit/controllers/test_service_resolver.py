@@ -12,7 +12,7 @@ from bridge import names
 from bridge.errors import KubeNotFoundError, ServiceRefusedError
 from bridge.relay.multiplexer import close_with_reset
 from bridge.workload.reaching import Target
-from controllers.reach.service_resolver import ServiceResolver
+from controllers.reach.service_resolver import LOOKS, ServiceResolver
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_connection import LocalConnections
 
@@ -60,6 +60,21 @@ def test_no_endpoint_is_told_with_the_reasons() -> None:
         "Service team/web has no ready endpoint that is a pod; pod p0 has the network of its node (hostNetwork); "
         "pod p1 does not exist; pod p2 is podbridge or the API server"
     )
+
+
+def test_connections_cost_the_api_server_few_requests_whatever_they_lead_to() -> None:
+    """A pod can repeat a connection as often as it likes."""
+    many = Api(1, *(f"10.1.0.{number}" for number in range(250)))
+    for pod in many.pods.values():
+        pod["spec"]["hostNetwork"] = True
+    none = Api(1)
+    none.service = {"spec": {"type": "ExternalName"}}
+    for api, most in ((many, 2 + LOOKS), (none, 1)):
+        found = resolver(api)
+        for _ in range(3):
+            with pytest.raises(ServiceRefusedError):
+                found.connect(TARGET)
+        assert api.reads <= most
 
 
 def exposed(text: str, port: int) -> dict[str, Any]:
