@@ -51,6 +51,7 @@ class ReceivedBuildConfigs:
         self._pool = pool
         self._configs: dict[str, BuildConfig | None] = {}
         self._problems: dict[str, str] = {}
+        self._invalid = 0
 
     def __contains__(self, digest: str) -> bool:
         """Return whether the BuildConfig has been received, valid or not."""
@@ -72,7 +73,10 @@ class ReceivedBuildConfigs:
             config = BuildConfig.model_validate(message.config)
         except ValidationError as error:
             problem = explain(error)
-            log.warning("a BuildConfig is invalid", extra=kv(pool=self._pool, error=problem))
+            self._invalid += 1
+            # the 1st, 2nd, 4th, 8th ... one: a site must not fill the log
+            if self._invalid & (self._invalid - 1) == 0:
+                log.warning("a BuildConfig is invalid", extra=kv(pool=self._pool, count=self._invalid, error=problem))
         # the previous one stays: the announcement that names the new one may not have arrived
         previous = [item for item in self._configs.items() if item[0] != message.digest][-1:]
         self._configs = dict([*previous, (message.digest, config)])

@@ -83,8 +83,6 @@ def request_snapshot(pool: str, owner: str, client: SubmitterClient, clock: Cloc
         unreadable = {job.job for job in page.jobs if not isinstance(job, JobStatus)}
         owned = [job for job in valid if job.owner == owner]
         parts.append(Part(page.submitter, page.sequence, owned, unreadable, requested_at))
-        if unreadable:
-            log.error("jobs without a valid state", extra=kv(pool=pool, jobs=len(unreadable)))
         jobs += len(owned) + len(unreadable)
         memory += sum(map(size, owned))
         if jobs > MOST_JOBS or memory > MOST_BYTES:
@@ -95,4 +93,6 @@ def request_snapshot(pool: str, owner: str, client: SubmitterClient, clock: Cloc
         if more and (last <= after or len(parts) >= MOST_PAGES):
             raise SiteError(f"the snapshot of pool {pool} does not end")
         after = last
+    if count := sum(len(part.unreadable) for part in parts):
+        log.error("jobs without a valid state", extra=kv(pool=pool, jobs=count))
     return parts

@@ -7,8 +7,9 @@ import pytest
 
 from bridge.errors import SiteError
 from bridge.pools.submitter import snapshot_requests
+from bridge.pools.submitter.announced_pool import ReceivedBuildConfigs
 from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.nats.messages import Snapshot, SnapshotPage
+from bridge.protocol.nats.messages import BuildConfigMessage, Snapshot, SnapshotPage, UnreadableJob
 from bridge.protocol.nats.request_table import SNAPSHOT, SubmitterClient
 from tests.fakes.clock import FakeClock
 
@@ -40,6 +41,17 @@ def requested(site: Site) -> int:
 
 def pages(count: int, page: int = Snapshot().limit, message: str = "") -> Site:
     return Site(([job(n * page + i, message) for i in range(page)] for n in range(count)), count)
+
+
+def test_a_site_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    bad = ([UnreadableJob(job=f"u-{page * 10 + n:07}") for n in range(10)] for page in range(100))
+    assert requested(Site(cast(Iterator[list[JobStatus]], bad), 100)) == 0
+    assert [record.kv["jobs"] for record in caplog.records] == [1000]  # type: ignore[attr-defined]
+    caplog.clear()
+    configs = ReceivedBuildConfigs("far")
+    for number in range(1000):
+        configs.add(BuildConfigMessage(pool="far", digest=str(number), config={f"key{number}": 1}))
+    assert len(caplog.records) == 10
 
 
 def test_a_site_with_ten_thousand_jobs_and_long_messages() -> None:
