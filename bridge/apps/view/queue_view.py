@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bridge.apps.view import wait_reasons
 from bridge.apps.view.pod_view import RUNNING, STARTING, WAITING, PodView, seconds
 from bridge.slurm import job_words
-from bridge.slurm.cluster_sums import ClusterSums, PartitionSums
+from bridge.slurm.cluster_sums import ClusterSums
 
 PARTITION, POOL, NO_JOB = KINDS = ("partition", "pool", "no job")
 
@@ -28,11 +28,6 @@ class QueueSums:
     waiting: Mapping[str, int] = field(default_factory=dict)
     others_running: int | None = None
     others_waiting: int | None = None
-
-    @property
-    def total(self) -> int:
-        """All of podbridge's work that waits there."""
-        return sum(self.waiting.values())
 
 
 class Position(NamedTuple):
@@ -84,14 +79,11 @@ def places(rows: Iterable[PodView], pools: Collection[str], sums: ClusterSums | 
         elif row.state == RUNNING:
             running[row.node] += 1
     result = [QueueSums(NO_JOB, "", 0, _ranked(without))] if without else []
-    result += [_of_partition(partition) for partition in (sums.partitions if sums is not None else ())]
+    for each in sums.partitions if sums is not None else ():
+        told = {reason or "not read yet": count for reason, count in each.waiting.items()}
+        numbers = each.others_running, each.others_waiting
+        result.append(QueueSums(PARTITION, each.name, each.running, _ranked(told), *numbers))
     return result + [QueueSums(POOL, name, running[name], _ranked(waiting[name])) for name in sorted(pools)]
-
-
-def _of_partition(partition: PartitionSums) -> QueueSums:
-    waiting = _ranked({reason or "not read yet": count for reason, count in partition.waiting.items()})
-    numbers = partition.others_running, partition.others_waiting
-    return QueueSums(PARTITION, partition.name, partition.running, waiting, *numbers)
 
 
 def _ranked(counts: Mapping[str, int]) -> dict[str, int]:
