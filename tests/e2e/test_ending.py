@@ -187,8 +187,8 @@ def test_a_slurmctld_without_its_state_ends_no_pod_until_confirmed(clean):
         report = world.explained("pod", new["metadata"]["name"])
         assert report["summary"].startswith("pending: SlurmJobsMissing: ")
         assert report["next"] == "podbridge brake"
-        held = world.explained("pod", pods[0]["metadata"]["name"])["kubernetes"]
-        assert any(line.startswith("bridge.vk.io/JobMissing=True: ") for line in held), held
+        held = world.explained("pod", pods[0]["metadata"]["name"])["conditions"]
+        assert any(line.startswith("bridge.vk.io/JobMissing=True ") for line in held), held
         world.delete(new, grace=0)
         world.gone(new)
         world.polled()
