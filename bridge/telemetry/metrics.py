@@ -12,10 +12,8 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from bridge.errors import BridgeError
-from bridge.telemetry.process_metrics import replace_library
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series of counters
-replace_library(REGISTRY)
 
 
 class CounterFunction(Collector):
