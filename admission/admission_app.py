@@ -10,12 +10,7 @@ from collections.abc import Callable, Collection
 import flask
 
 from admission import group_reader, owner_annotations, review
-from admission.certificate_store import (
-    CertificateRotator,
-    CertificateStore,
-    FileCertificateStore,
-    SecretCertificateStore,
-)
+from admission.certificate_store import CertificateRotator, SecretCertificateStore
 from admission.group_reader import GroupReader
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions, ask_api_server
@@ -31,7 +26,7 @@ from bridge.kube.kube_client import KubeClient
 from bridge.kube.namespaces import Namespaces
 from bridge.kube.resources import Resource
 from bridge.logs import kv
-from bridge.serving.certificates import Certificates, expires
+from bridge.serving.certificates import Certificates, expires, read_pair
 from bridge.serving.https import Server
 from bridge.telemetry.metrics import ADMISSION_REVIEWS, ADMISSION_SECONDS
 
@@ -143,12 +138,10 @@ class Admission:
         )
         if settings.register_webhooks:
             self._registration = WebhookRegistration(self._client, config, trusted, self._clock)
-        store: CertificateStore
-        if settings.cert_dir:
-            store = FileCertificateStore(settings.cert_dir)
-        else:
-            store = SecretCertificateStore(self._client, config, self._clock)
-        rotator = CertificateRotator(store, self._certificates, self._trust)
+        folder = settings.cert_dir  # without ca.crt in it, podbridge does not set caBundle
+        store = SecretCertificateStore(self._client, config, self._clock)
+        ensure = store.ensure if folder is None else lambda _: read_pair(folder)
+        rotator = CertificateRotator(ensure, self._certificates, self._trust)
         rotator.step(self._supervisor.stopping)
         if self.server is None:
             self.server = self._serve(reviewer)

@@ -17,8 +17,7 @@ import ipaddress
 import logging
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from bridge import names
@@ -28,7 +27,7 @@ from bridge.errors import BridgeError, CertificateError, KubeConflictError, Kube
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import SECRETS
 from bridge.logs import kv
-from bridge.serving.certificates import Certificates, Pair, bundle, make_pair, needs_renewal
+from bridge.serving.certificates import CA, CERT, KEY, Certificates, Pair, bundle, make_pair, needs_renewal
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +36,6 @@ PERIOD = 10.0
 SETTLE = 5.0
 """Seconds until every API server has read a changed ``caBundle`` (by watch: less than a second each)."""
 TRIES = 5
-CERT, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 
 
 def server_names(config: Config) -> list[str]:
@@ -51,13 +49,6 @@ def server_names(config: Config) -> list[str]:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
         return [host]
-
-
-class CertificateStore(Protocol):
-    """The storage of the pair."""
-
-    def ensure(self, serving: Pair | None) -> Pair:
-        """Return the pair to serve; ``serving`` is the current one."""
 
 
 class SecretCertificateStore:
@@ -120,43 +111,31 @@ class SecretCertificateStore:
             ) from error
 
 
-class FileCertificateStore:
-    """Reads a pair from files, for example of cert-manager. Without ``ca.crt``, podbridge does not set caBundle."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def ensure(self, serving: Pair | None) -> Pair:
-        """Read the files; raises :class:`CertificateError`."""
-        try:
-            ca = (self._folder / CA).read_bytes() if (self._folder / CA).exists() else b""
-            return Pair(ca, (self._folder / CERT).read_bytes(), (self._folder / KEY).read_bytes())
-        except OSError as error:
-            raise CertificateError(f"cannot read {error.filename}: {error.strerror}") from error
-
-
 class CertificateRotator:
-    """Serves the pair of the store after ``trust(authorities)`` has added its authorities to ``caBundle``."""
+    """Serves a pair after ``trust(authorities)`` has added its authorities to ``caBundle``.
+
+    ``ensure`` gets the pair that is served, and returns the one to serve: see :class:`SecretCertificateStore`.
+    """
 
     def __init__(
         self,
-        store: CertificateStore,
+        ensure: Callable[[Pair | None], Pair],
         certificates: Certificates,
         trust: Callable[[bytes], object],
         *,
         settle: float = SETTLE,
     ) -> None:
-        self._store = store
+        self._ensure = ensure
         self._certificates = certificates
         self._trust = trust
         self._settle = settle
         self._lock = threading.Lock()
 
     def step(self, stop: threading.Event) -> None:
-        """Read the store once and serve a new pair. Raises :class:`BridgeError`; the old pair is then still served."""
+        """Read the pair once and serve a new pair. Raises :class:`BridgeError`; the old pair is then still served."""
         with self._lock:
             serving = self._certificates.pair
-            pair = self._store.ensure(serving)
+            pair = self._ensure(serving)
             # also without a new pair: `helm upgrade --force` empties the webhook configurations
             if pair == serving:
                 self._trust(pair.ca)

@@ -29,6 +29,8 @@ from prometheus_client import Gauge
 from bridge.errors import CertificateError
 from bridge.telemetry import metrics
 
+CERT, KEY, CA = "tls.crt", "tls.key", "ca.crt"
+"""Names of files, and of the keys of a Secret."""
 RENEW_AT = 2 / 3
 """Fraction of the validity after which a certificate is renewed; the rest is a reserve for failed renewals."""
 MAX_AUTHORITIES = 6
@@ -54,6 +56,15 @@ class Pair:
     ca: bytes
     cert: bytes
     key: bytes
+
+
+def read_pair(folder: Path) -> Pair:
+    """Read a pair from files, as cert-manager writes them; ``ca.crt`` may be missing. Raises CertificateError."""
+    try:
+        ca = (folder / CA).read_bytes() if (folder / CA).exists() else b""
+        return Pair(ca, (folder / CERT).read_bytes(), (folder / KEY).read_bytes())
+    except OSError as error:
+        raise CertificateError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
 def make_pair(names: Iterable[str], validity: float, *, now: float) -> Pair:

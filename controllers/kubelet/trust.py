@@ -15,11 +15,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from bridge.clock import Clock
-from bridge.errors import BridgeError, CertificateError, KubeNotFoundError
+from bridge.errors import BridgeError, KubeNotFoundError
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import CONFIGMAPS
 from bridge.logs import kv
-from bridge.serving.certificates import Certificates, Pair, authorities, make_pair, needs_renewal
+from bridge.serving.certificates import Certificates, Pair, authorities, make_pair, needs_renewal, read_pair
 
 log = logging.getLogger(__name__)
 
@@ -94,10 +94,7 @@ class Trust:
 
     def _pair(self) -> Pair:
         if self._folder is not None:
-            try:
-                return Pair(b"", *((self._folder / name).read_bytes() for name in ("tls.crt", "tls.key")))
-            except OSError as error:
-                raise CertificateError(f"cannot read {error.filename}: {error.strerror}") from error
+            return read_pair(self._folder)
         pair, now = self._certificates.pair, self._clock.time()
         if pair is None or needs_renewal(pair, now, self._names):
             return make_pair(self._names, VALIDITY, now=now)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from admission.certificate_store import CertificateRotator, FileCertificateStore, SecretCertificateStore, server_names
+from admission.certificate_store import CertificateRotator, SecretCertificateStore, server_names
 from admission.webhook_registration import WebhookRegistration
 from bridge.config.hub import Config
 from bridge.errors import CertificateError, KubeConflictError, KubeError, KubeUnavailableError
-from bridge.serving.certificates import Certificates, Pair, authorities, make_pair, needs_renewal
+from bridge.serving.certificates import Certificates, Pair, authorities, make_pair, needs_renewal, read_pair
 from tests.fakes.clock import FakeClock
 from tests.fakes.objects_api import FakeApi
 
@@ -92,12 +92,12 @@ def test_it_gives_up_when_others_keep_writing(api: FakeApi, clock: FakeClock) ->
 def test_files_are_read_and_a_missing_one_is_named(tmp_path: Path) -> None:
     pair = make_pair(["a.b"], 86400, now=NOW)
     with pytest.raises(CertificateError, match=r"tls\.crt"):
-        FileCertificateStore(tmp_path).ensure(None)
+        read_pair(tmp_path)
     (tmp_path / "tls.crt").write_bytes(pair.cert)
     (tmp_path / "tls.key").write_bytes(pair.key)
-    assert FileCertificateStore(tmp_path).ensure(None) == Pair(b"", pair.cert, pair.key)
+    assert read_pair(tmp_path) == Pair(b"", pair.cert, pair.key)
     (tmp_path / "ca.crt").write_bytes(pair.ca)
-    assert FileCertificateStore(tmp_path).ensure(None) == pair
+    assert read_pair(tmp_path) == pair
 
 
 # --- rotation ---------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Scene:
         self.fail: KubeError | None = None
         self.certificates = Certificates()
         self.certificates.listen(lambda _: self.told.append(("serve", self.certificates.ca_bundle)))
-        self.rotator = CertificateRotator(self, self.certificates, self.trust, settle=0)
+        self.rotator = CertificateRotator(self.ensure, self.certificates, self.trust, settle=0)
 
     def ensure(self, serving: Pair | None) -> Pair:
         return self.next
