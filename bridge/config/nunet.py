@@ -47,13 +47,9 @@ class NunetSection(RestSection):
         "empty: jobs cannot be cancelled.",
     )
     peer_field: FieldName = Field("peer_id", description="Field of the request for the peer; empty: none.")
-    gpu_count_field: FieldName = Field(
-        "", description="Field of `gpu` for their number; empty: pods with several are refused."
-    )
     log_hosts: list[str] = Field(
         [], description="Hosts of log URLs: `host:port`, `host` or `*.domain`; default: that of `url`."
     )
-    insecure_logs: bool = Field(False, description="Read logs over http, as with an http `url`.")
     poll_period: Seconds = Field(10, description="Period of requests for the state of a job.")
     ping_period: Seconds = Field(15, description="Period of requests for the list of peers.")
 

@@ -227,7 +227,7 @@ def with_kinds(kinds: tuple[PoolKind, ...]) -> type[_PoolsSection]:
 
 KINDS = (
     PoolKind("interlink", InterlinkSection, "bridge.pools.interlink.interlink_pool"),
-    PoolKind("nunet", NunetSection, "bridge.pools.nunet.nunet_source"),
+    PoolKind("nunet", NunetSection, "bridge.pools.nunet.nunet_pool"),
     # the last one: a site must not take the name of a configured pool over NATS
     PoolKind("nats", NatsSection, "bridge.pools.submitter.submitter_source"),
 )

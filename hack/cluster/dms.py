@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Json = dict[str, Any]
-CURRENT, EARLIER = "/api/v1/peers/dht/dump", "/api/v1/network/peers/list/resources"
+CURRENT = "/api/v1/peers/dht/dump"
 STATUS, SUBMIT, CANCEL, LOGS = "/api/v1/job/status/", "/orchestrator/postJob", "/api/v1/job/", "/logs/"
 PUBLISHED_RESOURCES = {
     "nunet.gpu.nvidia.tesla.p100.16gb": 3,  # of a peer that is not available
@@ -138,8 +138,6 @@ class FakeDms:
 
     Attributes
     ----------
-    paths
-        Which of the two lists of peers exist.
     token
         If set, requests need it as a bearer token.
     cancels
@@ -155,7 +153,6 @@ class FakeDms:
     def __init__(self, port: int = 0) -> None:
         self.peers = published_peers()
         self.jobs: dict[str, Job] = {}
-        self.paths = {CURRENT}
         self.token = ""
         self.cancels = self.shows = True
         self.drop = self.fail = 0
@@ -293,7 +290,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, b"no log") if job is None else self._answer(200, job.log())
         if dms.token and self.headers.get("Authorization") != f"Bearer {dms.token}":
             return self._answer(401, {"error": "token refused"})
-        if method == "GET" and path in dms.paths:
+        if method == "GET" and path == CURRENT:
             return self._answer(200, dms.listed())
         if method == "GET" and path.startswith(STATUS):
             job = dms.jobs.get(path.removeprefix(STATUS))

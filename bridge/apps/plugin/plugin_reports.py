@@ -9,7 +9,7 @@ from bridge.clock import Clock, rfc3339
 from bridge.errors import SiteDownError
 from bridge.interlink.messages import PingResponse, SystemInfo
 from bridge.interlink.ping import ping_response, total
-from bridge.pools.nunet.capacity import flat
+from bridge.pools.nunet.peers import flat
 from bridge.pools.pool_interface import Pool
 from bridge.protocol.model.announcement import Announcement
 

@@ -17,11 +17,9 @@ from urllib.parse import quote
 
 from bridge.clock import parse_rfc3339
 from bridge.errors import SiteError
-from bridge.pools.nunet import gpus
-from bridge.pools.nunet.peer import Peer, Resources, Service
+from bridge.pools.nunet.peers import Peer, Resources, Service, kind_of
 
-PEER_PATHS = ("/api/v1/peers/dht/dump", "/api/v1/network/peers/list/resources")
-"""The list of peers: the current path, and that of earlier versions."""
+PEER_PATH = "/api/v1/peers/dht/dump"
 SUBMIT_PATH = "/orchestrator/postJob"
 STATUS_PATH = "/api/v1/job/status/{job}"
 LEAST_FREE_VRAM = 0.9
@@ -49,10 +47,8 @@ def peers(answer: object) -> list[Peer]:
     ``ram`` is in MB although the examples also call it ``ram.gb``; ``tot_cpu_hz`` is the sum of all CPUs in MHz.
     """
     if isinstance(answer, dict):  # an envelope, or peers by id
-        inner_list = next(
-            (answer[key] for key in ("peers", "data", "result") if isinstance(answer.get(key), list | dict)), None
-        )
-        answer = inner_list if inner_list is not None else list(answer.values())
+        inner = [answer[key] for key in ("peers", "data", "result") if isinstance(answer.get(key), list | dict)]
+        answer = inner[0] if inner else answer
     if isinstance(answer, dict):
         answer = list(answer.values())
     if not isinstance(answer, list):
@@ -89,7 +85,7 @@ def _gpu(card: Mapping[str, Any]) -> tuple[str, bool]:
     """Return the kind of a GPU, and whether it is free."""
     total = int(_amount(card.get("tot_vram")))
     free = total if card.get("free_vram") is None else int(_amount(card.get("free_vram")))
-    return gpus.kind_of(_text(card.get("name")), total), free >= LEAST_FREE_VRAM * total
+    return kind_of(_text(card.get("name")), total), free >= LEAST_FREE_VRAM * total
 
 
 def _service(entry: Mapping[str, Any]) -> Service:

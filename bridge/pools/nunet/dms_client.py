@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
@@ -16,7 +15,7 @@ from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknow
 from bridge.http.curl_client import Address, CallError, CurlClient, HttpLimits
 from bridge.pools.nunet import dialect
 from bridge.pools.nunet.dialect import JobAnswer
-from bridge.pools.nunet.peer import Peer
+from bridge.pools.nunet.peers import PeerList
 from bridge.pools.polled.polled_pool import authorization
 
 CONNECT_TIMEOUT, TIMEOUT = 5.0, 30.0
@@ -27,22 +26,10 @@ _SHOWN = 300
 _CONNECTIONS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class PeerList:
-    """The peers of the network. ``requested_at``: monotonic time at which the list was requested."""
-
-    peers: tuple[Peer, ...]
-    requested_at: float
-
-
 class NotFoundError(SiteError):
     """The DMS itself answered 404."""
 
     reason = "NotFound"
-
-
-class NoSuchPathError(SiteRefusedError):
-    """The DMS, or a proxy before it, does not serve the path (404, 405 or 410)."""
 
 
 class DmsClient:
@@ -55,7 +42,6 @@ class DmsClient:
         # no proxy and no .netrc of the environment
         self._address = Address(section.url, ca_file, cert_file=section.cert_file, key_file=section.key_file)
         self._reads = CurlClient(self._address, pool_size=_CONNECTIONS)
-        self._peer_path = ""
         self._peer_list: PeerList | None = None
         self._loads: SingleFlightCache[PeerList] = SingleFlightCache(clock)
 
@@ -73,22 +59,8 @@ class DmsClient:
 
     def _load(self) -> PeerList:
         requested_at = self._clock.monotonic()
-        self._peer_list = peer_list = PeerList(tuple(dialect.peers(self._peers())), requested_at)
+        self._peer_list = peer_list = PeerList(tuple(dialect.peers(self._call("GET", dialect.PEER_PATH))), requested_at)
         return peer_list
-
-    def _peers(self) -> object:
-        paths = [self._peer_path] if self._peer_path else list(dialect.PEER_PATHS)
-        for path in paths:
-            try:
-                answer = self._call("GET", path)
-            except (NotFoundError, SiteRefusedError) as error:
-                if path != paths[-1] and isinstance(error, NotFoundError | NoSuchPathError):
-                    continue
-                self._peer_path = ""  # the DMS may have been replaced by another version
-                raise
-            self._peer_path = path
-            return answer
-        raise SiteError("the DMS has no list of peers")
 
     def submit(self, body: dict[str, Any], timeout: float) -> str:
         """Submit a job; return the DMS's id of it. Raises SiteUnknownOutcomeError if it may have been accepted."""
@@ -158,8 +130,7 @@ class DmsClient:
         if code >= 500:
             raise SiteDownError(text)
         # not yet submitted, but not the pod's fault either: 3xx, and 404 of a proxy
-        refusal = NoSuchPathError if code in (404, 405, 410) else SiteRefusedError
-        raise refusal(text, retryable=code < 400 or code == 404)
+        raise SiteRefusedError(text, retryable=code < 400 or code == 404)
 
 
 def _message(content: object) -> str:

@@ -37,7 +37,7 @@ def own_host(url: str) -> str:
 
 def check_url(url: str, section: NunetSection) -> str:
     """Return the URL if it may be read; raises SiteRefusedError."""
-    schemes = ("https", "http") if section.insecure_logs or section.url.startswith("http://") else ("https",)
+    schemes = ("https", "http") if section.url.startswith("http://") else ("https",)
     hosts = section.log_hosts or [own_host(section.url)]
     try:
         parts = urlsplit(url)

@@ -11,13 +11,12 @@ from bridge import errors, names
 from bridge.config.nunet import NunetGroupSection, NunetSection
 from bridge.core.job_lifecycle import Event
 from bridge.logs import kv
-from bridge.pools.nunet import capacity, dialect, dms_logs, pod_annotations, pod_request, statuses
+from bridge.pools.nunet import dialect, dms_logs, peers, pod_annotations, pod_request, statuses
 from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.dms_client import DmsClient
-from bridge.pools.nunet.peer import Peer, Service
-from bridge.pools.nunet.placement import Placed, Placement
+from bridge.pools.nunet.peers import Peer, PeerList, Placed, Service
 from bridge.pools.nunet.submissions import Submission, Submissions
-from bridge.pools.polled.polled_pool import PolledPool, retryable
+from bridge.pools.polled.polled_pool import PolledPool, PolledPools, retryable
 from bridge.pools.registry import PoolContext
 from bridge.protocol.model.announcement import READY, Announcement, Readiness
 from bridge.protocol.model.jobs import JobStatus
@@ -33,6 +32,25 @@ Pod = Mapping[str, Any]
 BATCH = "NuNet DMS"
 _HINT = f"when the DMS certainly has no job of the pod, annotate it with {pod_annotations.NO_JOB}=true"
 _MOST_NAMED = 5
+
+
+def make(sections: Iterable[NunetSection], context: PoolContext) -> PolledPools:
+    """Return the pools of ``pools.nunet``. Raises :class:`ConfigError`."""
+    return PolledPools(
+        pool for number, section in enumerate(sections) for pool in pools_of(section, context, f"pools.nunet[{number}]")
+    )
+
+
+def pools_of(section: NunetSection, context: PoolContext, location: str) -> list[NunetPool]:
+    """Return the pools of one DMS: one for each group of peers. ``location``: the place in the configuration."""
+    try:
+        defaults = pod_annotations.values(section.defaults)
+    except ValueError as error:
+        raise errors.ConfigError(f"{location}.defaults.{error}") from error
+    if "no-job" in defaults:
+        raise errors.ConfigError(f"{location}.defaults.no-job: only a pod can have it")
+    dms = DmsClient(section, context.clock)
+    return [NunetPool(group, section, dms, defaults, context) for group in section.virtual_nodes]
 
 
 class NunetPool(PolledPool):
@@ -61,63 +79,60 @@ class NunetPool(PolledPool):
         self._labels = {**section.labels, **group.labels}
         self._submit_timeout, self._interlink = context.config.pools.submit_timeout, context.interlink
         self._states_by_word = {statuses.normal(word): state for word, state in section.statuses.items()}
-        self._placement = Placement(context.clock)
         self._submissions = Submissions()
         self._unknown_words: set[str] = set()
-        self._peers: tuple[Peer, ...] | None = None
+        self._peers: PeerList | None = None
         self._all_peers: tuple[Peer, ...] = ()
 
     # --- the site -----------------------------------------------------------------------------------------------------
     def ready(self) -> Readiness:
         """Return whether a peer of the group is available."""
-        peers = self._peers
-        if peers is None:
+        if self._peers is None:
             return Readiness("NotAnnounced", "the DMS has not answered yet", transient=True)
-        if not any(peer.available for peer in peers):
-            return Readiness("NoPeerAvailable", f"none of the {len(peers)} peers of the pool is available")
+        if not any(peer.available for peer in self._peers.peers):
+            return Readiness("NoPeerAvailable", f"none of the {len(self._peers.peers)} peers of the pool is available")
         return READY
 
     def _ping(self) -> None:
         self._update_peers(self._section.ping_period / 2)
 
     def _announcement(self, problem: str) -> Announcement:
-        free = self._placement.free()
+        listed = self._peers or PeerList((), 0.0)
+        free, held = self._submissions.free(listed), self._held()
         # the peers report what is free, a node has what jobs may use: the jobs of this pool are added
-        held_resources = self._held_resources()
-        total_resources = capacity.total([*free.values(), *(placed.resources for placed in held_resources.values())])
+        capacity = peers.total([*free.values(), *(placed.resources for placed in held)])
         return Announcement(
             pool=self.name,
             submitter="dms",
             time=self._clock.time(),
             period=self._section.ping_period,
             version="",
-            batch=f"{BATCH}, {len(free)} of {len(self._peers or ())} peers available",
-            capacity=total_resources.quantities(),
-            free=capacity.total(free.values()).quantities(),
-            jobs={"running": len(held_resources)},
-            labels={**capacity.labels(free), **self._labels},
+            batch=f"{BATCH}, {len(free)} of {len(listed.peers)} peers available",
+            capacity=capacity.quantities(),
+            free=peers.total(free.values()).quantities(),
+            jobs={"running": len(held)},
+            labels={**peers.labels(free), **self._labels},
             taints=self._section.taints,
             problem=problem,
         )
 
     def _update_peers(self, at_most: float) -> None:
         peer_list = self._dms.peers(at_most)
-        group_peers = capacity.members(peer_list.peers, self._section.virtual_nodes, self.name)
-        self._placement.update(group_peers, peer_list.requested_at)
-        self._peers, self._all_peers = tuple(group_peers), peer_list.peers
+        members = peers.members(peer_list.peers, self._section.virtual_nodes, self.name)
+        self._peers, self._all_peers = PeerList(tuple(members), peer_list.requested_at), peer_list.peers
 
-    def _held_resources(self) -> dict[str, Placed]:
-        """Return the jobs that hold resources now, by UID."""
-        held_resources: dict[str, Placed] = {}
+    def _held(self) -> list[Placed]:
+        """Return what the jobs hold that have not ended."""
+        held: list[Placed] = []
         for uid, status in self.jobs().items():
             if status.phase == "ended":
                 continue
-            if (placed := self._placement.of(uid)) is not None:
-                held_resources[uid] = placed
+            if (placed := self._submissions.get(uid).placed) is not None:
+                held.append(placed)
             elif (pod := self.follows.get(uid)) is not None and "spec" in pod:  # another process has submitted it
                 with contextlib.suppress(errors.ScriptError):
-                    held_resources[uid] = Placed(status.host, pod_request.resources(pod), -1.0)
-        return held_resources
+                    held.append(Placed(status.host, pod_request.resources(pod), -1.0))
+        return held
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def prepare(self, pod: Pod) -> Pod:
@@ -150,24 +165,23 @@ class NunetPool(PolledPool):
         body = pod_request.body(pod, objects, self.name, self._section, values)
         with retryable():
             self._update_peers(self._section.ping_period)
-        if not (readiness := self.ready()).ok:
-            raise errors.SiteDownError(readiness.message)
+        if self._peers is None or not self.ready().ok:
+            raise errors.SiteDownError(self.ready().message)
         if (shown_job := self._shown_job(uid)) is not None:
             return self._status_of_shown(pod, *shown_job)
         if dialect.services_of(self._all_peers, uid=uid) and "no-job" not in values:
             raise errors.UnknownJobError("a peer that is not in the pool shows a job of the pod", hint=_HINT)
-        requested = pod_request.resources(pod)
-        peer = self._placement.place(uid, requested, values, self._held_resources().values())
+        requested, requested_at = pod_request.resources(pod), self._clock.monotonic()
+        peer = self._submissions.place(uid, self._peers, requested, values, self._held(), requested_at)
         if self._section.peer_field:
             body[self._section.peer_field] = peer.id
-        requested_at = self._clock.monotonic()
         try:
             with submission.sending(pod_annotations.no_job(pod)):
                 job = self._dms.submit(body, self._submit_timeout)
         except errors.SiteUnknownOutcomeError:
             raise  # the job may hold its resources
         except errors.SiteError:
-            self._placement.release(uid)
+            submission.placed = None
             raise
         submission.identify(job, requested_at)
         answer = JobAnswer(job=job, status="queued", message=f"submitted for {peer.short_name}")
@@ -237,12 +251,12 @@ class NunetPool(PolledPool):
         If this peer is not known, it is one of the pool. Any other peer could state the end of a job that it does not
         have. Raises UnknownJobError if several peers show the job.
         """
-        placement, last_status = self._placement.of(uid), self.job(uid)
-        peer_id = placement.peer if placement is not None else last_status.host if last_status is not None else ""
-        peers: Iterable[Peer] = self._peers or ()
+        placed, last_status = self._submissions.get(uid).placed, self.job(uid)
+        peer_id = placed.peer if placed is not None else last_status.host if last_status is not None else ""
+        candidates: Iterable[Peer] = self._peers.peers if self._peers is not None else ()
         if peer_id and self._section.peer_field:
-            peers = (peer for peer in self._all_peers if peer.id == peer_id)
-        return _single(dialect.services_of(peers, job=job, uid="" if job else uid))
+            candidates = (peer for peer in self._all_peers if peer.id == peer_id)
+        return _single(dialect.services_of(candidates, job=job, uid="" if job else uid))
 
     def _status_of_shown(self, pod: Pod, peer: Peer, service: Service) -> JobStatus:
         """Return the state of a job that a peer shows."""
@@ -263,13 +277,13 @@ class NunetPool(PolledPool):
         if statuses.state_of(answer.status, self._states_by_word) is None and answer.status not in self._unknown_words:
             self._unknown_words.add(answer.status)
             log.warning(statuses.unknown(answer.status), extra=kv(pool=self.name, job=job))
-        placement = self._placement.of(uid)
-        peer = peer or (placement.peer if placement else "")
+        submission = self._submissions.get(uid)
+        peer = peer or (submission.placed.peer if submission.placed else "")
         status = statuses.job_status(
             pod, answer, job, self._states_by_word, peer=peer, last_status=last_status, now=self._clock.time()
         )
         if status.phase == "ended":
-            self._placement.release(uid)
+            submission.placed = None
         return status
 
     def _job_id(self, pod: Pod) -> str | None:
@@ -314,12 +328,11 @@ class NunetPool(PolledPool):
 
     def _forget(self, job: str) -> None:
         self._submissions.forget(job)
-        self._placement.release(job)
 
 
 def _single(shown: Sequence[tuple[Peer, Service]]) -> tuple[Peer, Service] | None:
     """Return the only peer that shows a job; raises UnknownJobError if there are several."""
     if len(shown) > 1:
-        peers = ", ".join(peer.short_name for peer, _ in shown[:_MOST_NAMED])
-        raise errors.UnknownJobError(f"several peers show the job of the pod, and one at most has it: {peers}")
+        names_of_peers = ", ".join(peer.short_name for peer, _ in shown[:_MOST_NAMED])
+        raise errors.UnknownJobError(f"several peers show the job of the pod, and one at most has it: {names_of_peers}")
     return shown[0] if shown else None

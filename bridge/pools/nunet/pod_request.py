@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 from bridge.config.nunet import NunetSection
 from bridge.errors import ScriptError
-from bridge.pools.nunet import gpus, pod_annotations
-from bridge.pools.nunet.peer import MHZ, Resources
+from bridge.pools.nunet import pod_annotations
+from bridge.pools.nunet.peers import MHZ, Resources, kind_in
 from bridge.script import environment, site_annotations
 from bridge.script.quoting import ADDRESS
 from bridge.script.references import Objects
@@ -68,10 +69,9 @@ def check(pod: Pod, section: NunetSection, values: Mapping[str, Any]) -> None:
             f"spec.restartPolicy: 'Always' without a time limit is not allowed in this pool; allowed: Never, "
             f"OnFailure, or a limit in spec.activeDeadlineSeconds or the annotation {pod_annotations.PREFIX}max-time"
         )
-    if sum(resources(pod).gpus.values()) > 1 and not section.gpu_count_field:
+    if (count := sum(resources(pod).gpus.values())) > 1:
         raise ScriptError(
-            f"{_RESOURCES}: {sum(resources(pod).gpus.values())} GPUs are not allowed; allowed: 1: the published "
-            f"request has no number of GPUs (gpuCountField of the pool)"
+            f"{_RESOURCES}: {count} GPUs are not allowed; allowed: 1: the published request has no number of GPUs"
         )
 
 
@@ -99,7 +99,7 @@ def resources(pod: Pod) -> Resources:
     try:
         requests = pod_requests(pod["spec"])
         for name, amount in requests.items():
-            if (kind := gpus.kind_in(name)) is not None:
+            if (kind := kind_in(name)) is not None:
                 kinds[kind] = kinds.get(kind, 0) + quantity.whole(amount)
             elif name not in ("cpu", "memory", "ephemeral-storage", MHZ, "nunet.cpu.mhz"):
                 raise ValueError(f"{name!r} is not allowed; allowed: cpu, memory, {MHZ}, nunet.io/gpu.<kind>")
@@ -146,7 +146,7 @@ def body(pod: Pod, objects: Objects, node: str, section: NunetSection, values: M
     if registry := _registry(pod, image, objects, section):
         job["registry"] = registry
     capability: dict[str, Any] = {
-        "resources": _resource_fields(requested, section.gpu_count_field),
+        "resources": _resource_fields(requested),
         "network": {"open_ports": [int(port["containerPort"]) for port in container.get("ports") or ()]},
     }
     if "max-price-per-hour" in values:
@@ -164,16 +164,14 @@ def body(pod: Pod, objects: Objects, node: str, section: NunetSection, values: M
     return _merged(_merged(_DEFAULTS, values.get("request", {}), replace=True), content, replace=False)
 
 
-def _resource_fields(requested: Resources, gpu_count_field: str) -> dict[str, Any]:
+def _resource_fields(requested: Resources) -> dict[str, Any]:
     fields: dict[str, Any] = {"cpu": {"cores": int(requested.cpus)}, "ram": _size(requested.memory)}
     if requested.disk:
         fields["disk"] = _size(requested.disk)
-    for name, count in requested.gpus.items():
+    for name in requested.gpus:
         brand, _, rest = name.partition(".")
         model, _, vram = rest.rpartition(".")
         fields["gpu"] = {"brand": brand, "model": model, "vram": f"{vram.removesuffix('gb')}Gi"}
-        if gpu_count_field:
-            fields["gpu"][gpu_count_field] = count
     return fields
 
 
@@ -219,17 +217,11 @@ def _variables(
 
 def _changed(secrets: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the Secrets with other values."""
-
-    def changed(data: Mapping[str, Any], decode: Callable[[str], bytes]) -> dict[str, str]:
-        return {key: base64.b64encode(decode(text) + b"'").decode() for key, text in data.items()}
-
+    other = base64.b64encode(uuid.uuid4().hex.encode()).decode()
     return {
         name: {
             **secret,
-            "data": {
-                **changed(secret.get("data") or {}, base64.b64decode),
-                **changed(secret.get("stringData") or {}, lambda text: text.encode("utf-8", "surrogatepass")),
-            },
+            "data": dict.fromkeys([*(secret.get("data") or ()), *(secret.get("stringData") or ())], other),
             "stringData": {},
         }
         for name, secret in secrets.items()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from bridge import job_ends
-from bridge.clock import parse_rfc3339, rfc3339
+from bridge.clock import rfc3339
 from bridge.pools.nunet.dialect import JobAnswer
 from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
 
@@ -28,8 +28,6 @@ _WORDS: dict[State, tuple[str, ...]] = {
     "cancelled": ("cancelled", "canceled", "killed", "stopped", "aborted", "terminated", "deleted"),
 }
 KNOWN: dict[str, State] = {word: state for state, words in _WORDS.items() for word in words}
-NOTICE = 60.0
-"""Seconds by which the end of a job may move without a new message."""
 
 
 def normal(word: str) -> str:
@@ -80,8 +78,15 @@ def job_status(
         started_at = started_at or now
         running = ContainerState(name=container, state="running", started_at=started_at, started=True, ready=True)
         last_message = last_status.message if last_status and last_status.phase == "running" else ""
-        text = _remaining(answer.remaining, last_message, now)
-        return JobStatus(**common_fields, phase="running", started_at=started_at, message=text, containers=[running])
+        # the text stays: a new one for each answer would be written to the pod
+        latest = f"the DMS ends it at {rfc3339(now + answer.remaining)} at the latest" if answer.remaining else ""
+        return JobStatus(
+            **common_fields,
+            phase="running",
+            started_at=started_at,
+            message=last_message or latest,
+            containers=[running],
+        )
     if last_status is not None and last_status.phase == "ended":
         return last_status
     exit_code = answer.exit_code if answer.exit_code is not None else 0 if state == "succeeded" else 1
@@ -103,16 +108,6 @@ def job_status(
 def unknown(word: str) -> str:
     """Return a message about a word that has no meaning."""
     return f"the DMS's status {word[:60]!r} has no meaning here: add it to statuses of the pool; allowed: {STATES}"
-
-
-def _remaining(seconds: float | None, last_message: str, now: float) -> str:
-    """Return when the DMS ends the job at the latest. The text changes only if this time moves by a minute."""
-    if seconds is None:
-        return last_message
-    match = re.search(r"at (\S+Z) at the latest", last_message)
-    if match and abs(now + seconds - parse_rfc3339(match[1])) <= NOTICE:
-        return last_message
-    return f"the DMS ends it at {rfc3339(now + seconds)} at the latest"
 
 
 def _container_name(pod: Mapping[str, Any], last_status: JobStatus | None) -> str:

@@ -1,16 +1,19 @@
-"""The submissions of pods to a DMS, and the jobs that they became."""
+"""The submissions of pods to a DMS, the jobs that they became, and the resources that these hold on peers."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from bridge.core import job_lifecycle
 from bridge.core.job_lifecycle import NEW, Event, Lifecycle
 from bridge.errors import UnknownJobError
+from bridge.pools.nunet import peers
+from bridge.pools.nunet.peers import Peer, PeerList, Placed, Resources
 
 _SHOWN = 100
 
@@ -20,13 +23,14 @@ class Submission:
     """The submission of one pod.
 
     ``job``: the DMS's id of its job; empty: not known. ``word``: what the user had stated before the last request.
-    ``has_caller``: a request of a client submits the pod now.
+    ``has_caller``: a request of a client submits the pod now. ``placed``: what the job holds; ``None``: not known.
     """
 
     lifecycle: Lifecycle = NEW
     job: str = ""
     word: str = ""
     has_caller: bool = False
+    placed: Placed | None = None
 
     @property
     def open_word(self) -> str | None:
@@ -79,6 +83,35 @@ class Submissions:
             if any(known_id == job and other != uid for other, known_id in known_ids.items()):
                 raise UnknownJobError(f"a peer or the DMS states the job of another pod: {job[:_SHOWN]!r}")
             self._by_uid.setdefault(uid, Submission()).identify(job, at)
+
+    def free(self, listed: PeerList) -> dict[str, Resources]:
+        """Return the free resources of the available peers by id, without those of jobs submitted since the list."""
+        free = {peer.id: peer.free for peer in listed.peers if peer.available}
+        for submission in [*self._by_uid.values()]:
+            placed = submission.placed
+            if placed is not None and placed.at >= listed.requested_at and placed.peer in free:
+                free[placed.peer] -= placed.resources
+        return free
+
+    def place(
+        self,
+        uid: str,
+        listed: PeerList,
+        requested: Resources,
+        values: Mapping[str, Any],
+        held: Iterable[Placed],
+        now: float,
+    ) -> Peer:
+        """Choose a peer and reserve its resources, so that two pods do not get the same GPU; see :func:`peers.choose`.
+
+        ``now`` is in monotonic seconds.
+        """
+        with self._lock:
+            submission = self._by_uid.setdefault(uid, Submission())
+            submission.placed = None
+            chosen = peers.choose(listed.peers, self.free(listed), requested, values, [*held])
+            submission.placed = Placed(chosen.id, requested, now)
+            return chosen
 
     def forget(self, uid: str) -> None:
         """Remove what is recorded of a pod, unless a request submits it now."""

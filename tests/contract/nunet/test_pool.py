@@ -22,7 +22,7 @@ from bridge.errors import (
     UnknownJobError,
 )
 from bridge.http.curl_client import CallError
-from bridge.pools.nunet import dms_client, dms_logs, nunet_source
+from bridge.pools.nunet import dms_client, dms_logs, nunet_pool
 from bridge.pools.nunet.dms_client import DmsClient
 from bridge.pools.registry import PoolContext
 from bridge.protocol.model.jobs import pod_of
@@ -47,7 +47,7 @@ def pools(site, **more):
         {"name": "nunet", "url": site.url, "pollPeriod": 0.2, "pingPeriod": 0.2, **more}
     )
     context = PoolContext(parse("pools: {submitTimeout: 5}"), SystemClock())
-    return nunet_source.pools_of(section, context, "pools.nunet[0]")
+    return nunet_pool.pools_of(section, context, "pools.nunet[0]")
 
 
 def client(url, **more):
@@ -91,24 +91,6 @@ def test_the_node_has_the_sums_and_the_largest_peer(site):
     assert told.labels["gpu-type"] == "nvidia.rtx.3080.10gb"
     assert told.labels["type"] == "virtual-kubelet"
     assert pool.ready().ok
-
-
-@pytest.mark.parametrize("path", [dms.CURRENT, dms.EARLIER])
-def test_both_paths_are_tried_once_and_remembered(site, path):
-    site.paths = {path}
-    pool = only(site)
-    pool._dms._peer_list = None
-    pool.ping()
-    asked = [found for _, found in site.requests if found in (dms.CURRENT, dms.EARLIER)]
-    assert asked == ([dms.CURRENT] if path == dms.CURRENT else [dms.CURRENT, path]) + [path]
-
-
-def test_another_version_of_the_dms_is_found(site):
-    pool = only(site)
-    site.paths = {dms.EARLIER}
-    pool._dms._peer_list = None
-    assert pool.ping() == 1
-    assert pool.ping() == 0
 
 
 def test_groups_are_virtual_nodes_with_one_list_of_peers(site):
@@ -603,7 +585,7 @@ def test_allowed_hosts(url, hosts, good):
 )
 def test_by_default_a_peer_reaches_one_port_of_the_dms(url, expected):
     assert dms_logs.own_host(url) == expected
-    section = NunetSection(name="nunet", url=url, insecure_logs=True)
+    section = NunetSection(name="nunet", url=url)
     scheme, _, host = url.partition("://")
     name = host.partition("/")[0].removesuffix(":9999")
     assert dms_logs.check_url(f"{scheme}://{host}/log", section)

@@ -67,14 +67,6 @@ def test_a_refused_write_was_not_carried_out(serve, status, retryable):
     assert caught.value.retryable is retryable
 
 
-@pytest.mark.parametrize(("status", "requests"), [(400, 1), (401, 1), (403, 1), (404, 2), (405, 2), (410, 2)])
-def test_the_path_of_earlier_versions_is_tried_only_if_the_other_does_not_exist(serve, status, requests):
-    client, server = serve(json_answer(status, {"error": "no"}))
-    with pytest.raises(SiteError, match=f"HTTP {status}"):
-        client.peers(0)
-    assert len(server.requests) == requests
-
-
 @pytest.mark.parametrize("answer", [trickle, trickle_headers])
 def test_the_whole_answer_has_one_time_limit(serve, answer):
     client, _ = serve(answer, timeout=1.0)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import SiteError
 from bridge.pools.nunet import dialect
-from bridge.pools.nunet.peer import Resources
+from bridge.pools.nunet.peers import Resources
 from cluster import dms
 from tests.examples import json_values
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.pools.nunet.gpus import kind_in, kind_of
+from bridge.pools.nunet.peers import kind_in, kind_of
 from bridge.protocol.model.announcement import Announcement
 from controllers.virtual import announcement_validation
 

@@ -6,12 +6,10 @@ from hypothesis import strategies as st
 
 from bridge.config.nunet import NunetGroupSection
 from bridge.errors import ScriptError, SiteDownError
-from bridge.pools.nunet import capacity
-from bridge.pools.nunet.dialect import peers
-from bridge.pools.nunet.peer import Peer, Resources
-from bridge.pools.nunet.placement import Placed, Placement, refusal
+from bridge.pools.nunet import dialect, peers
+from bridge.pools.nunet.peers import Peer, PeerList, Placed, Resources, refusal
+from bridge.pools.nunet.submissions import Submissions
 from cluster import dms
-from tests.fakes.clock import FakeClock
 
 GIB = 2**30
 CARD = "nvidia.rtx.3080.10gb"
@@ -23,9 +21,7 @@ def peer(name, cpus=8, gpus=0, **more):
 
 
 def pick(found, asked, values=None, own=()):
-    placement = Placement(FakeClock())
-    placement.update(found, 0.0)
-    return placement.place("u-1", asked, values or {}, own)
+    return Submissions().place("u-1", PeerList(tuple(found), 0.0), asked, values or {}, own, 0.0)
 
 
 def why(found, asked, values=None, own=(), error=ScriptError):
@@ -96,8 +92,8 @@ def test_a_chosen_peer_always_fits_and_none_cheaper_does(found, cpus, gpus, max_
 
 def test_the_rule_for_the_published_peers():
     """Available peers only, sums, the largest single peer; the published answer contradicts the published list."""
-    free = {each.id: each.free for each in peers(dms.published_peers()) if each.available}
-    whole = capacity.total(free.values())
+    free = {each.id: each.free for each in dialect.peers(dms.published_peers()) if each.available}
+    whole = peers.total(free.values())
     assert whole.quantities() == {
         "cpu": "18",
         "memory": f"{4000 + 113855}Mi",
@@ -105,14 +101,14 @@ def test_the_rule_for_the_published_peers():
         "nunet.io/gpu.nvidia.rtx.3080.10gb": "4",
         "nunet.io/gpu.nvidia.rtx.3090.24gb": "2",
     }
-    assert capacity.labels(free) == {
+    assert peers.labels(free) == {
         "type": "virtual-kubelet",
         "gpu-type": "nvidia.rtx.3080.10gb",
         "nunet.io/largest-peer-cpu": "17",
         "nunet.io/largest-peer-memory": "113855Mi",
         "nunet.io/largest-peer-gpus": "6",
     }
-    flat = capacity.flat({**whole.quantities(), "pods": "7", "nvidia.com/gpu": "3"})
+    flat = peers.flat({**whole.quantities(), "pods": "7", "nvidia.com/gpu": "3"})
     assert flat == {
         "nunet.gpu.nvidia.rtx.3080.10gb": 4,
         "nunet.gpu.nvidia.rtx.3090.24gb": 2,
@@ -124,17 +120,17 @@ def test_the_rule_for_the_published_peers():
 
 
 def test_a_peer_is_in_the_first_group_that_selects_it():
-    found = peers(dms.published_peers())
+    found = dialect.peers(dms.published_peers())
     groups = [
         NunetGroupSection(name="rtx", gpu_types=["NVIDIA.rtx.*"]),
         NunetGroupSection(name="one", gpu_types=["none"], peers=["QmPeer1"]),
         NunetGroupSection(name="rest"),
     ]
-    names = [[each.id for each in capacity.members(found, groups, group.name)] for group in groups]
+    names = [[each.id for each in peers.members(found, groups, group.name)] for group in groups]
     assert names == [["QmPeer3"], ["QmPeer1"], ["QmPeer2"]]
-    assert capacity.members(found, groups[:2], "one") == found[:1]
+    assert peers.members(found, groups[:2], "one") == found[:1]
 
 
 def test_no_peers_are_no_resources():
-    assert capacity.total([]).quantities() == {"cpu": "0", "memory": "0Mi", "nunet.io/cpu.mhz": "0"}
-    assert capacity.labels({})["nunet.io/largest-peer-cpu"] == "0"
+    assert peers.total([]).quantities() == {"cpu": "0", "memory": "0Mi", "nunet.io/cpu.mhz": "0"}
+    assert peers.labels({})["nunet.io/largest-peer-cpu"] == "0"

@@ -14,7 +14,7 @@ from bridge.script.references import Objects
 
 PAGE = Path(__file__).parents[4] / "docs/admins/nunet.md"
 NONE = NunetSection(name="nunet", url="http://dms")
-ALL = NONE.model_copy(update={"services": "allow", "send_secrets": True, "gpu_count_field": "count"})
+ALL = NONE.model_copy(update={"services": "allow", "send_secrets": True})
 PREFIX = "annotation nunet.bridge.vk.io/"
 
 
@@ -145,7 +145,7 @@ def test_the_whole_body():
     limits = {
         "cpu": "4",
         "memory": str(2**30 + 1),
-        "nunet.io/gpu.nvidia.rtx.3080.10gb": "2",
+        "nunet.io/gpu.nvidia.rtx.3080.10gb": "1",
         "ephemeral-storage": "2Gi",
     }
     auth = {"auths": {"ghcr.io": {"auth": base64.b64encode(b"me:pw").decode()}}}
@@ -193,7 +193,7 @@ def test_the_whole_body():
                 "ram": "1025Mi",
                 "disk": "2Gi",
                 "power": 3,
-                "gpu": {"brand": "nvidia", "model": "rtx.3080", "vram": "10Gi", "count": 2},
+                "gpu": {"brand": "nvidia", "model": "rtx.3080", "vram": "10Gi"},
             },
             "libraries": [],
             "locality": [],
