@@ -36,7 +36,7 @@ class SessionStream:
         self._lock, self._is_open = threading.Lock(), True
         # the site's chunks may arrive before its answer
         self._subscription = link.subscribe(
-            subjects.stream(name), lambda _subject, data, _respond: self._stream.deliver(data), threads=0
+            subjects.stream(name), lambda _subject, data, _respond: self._deliver(data), threads=0
         )
 
     def send(self, data: bytes) -> None:
@@ -55,6 +55,12 @@ class SessionStream:
             self._stream.close()
             self._subscription.close()
             self._remove()
+
+    def _deliver(self, data: bytes) -> None:
+        """Accept a chunk, on the loop."""
+        self._stream.deliver(data)
+        if self._stream.is_over:
+            self._subscription.close()  # what the site still sends takes no time from others
 
     def _receive(self) -> tuple[StreamHead, bytes]:
         try:

@@ -28,6 +28,8 @@ KEEP_ALIVE = 5.0
 SEND_AGAIN = 1.0
 """Seconds after which a chunk is sent again that the other end has not received."""
 PERIOD = 0.5
+MOST_IDLE = 100
+"""Chunks within a period that bring nothing new, at most: each takes time from all streams of the connection."""
 
 
 class StreamClosedError(Exception):
@@ -44,7 +46,7 @@ class TwoWay:
         self._link, self._subject, self._clock, self._silence = link, subject, clock, silence
         self._changed = threading.Condition()
         self._number = self._seen_there = self._taken_there = 0
-        self._seen = self._taken = self._taken_told = 0
+        self._seen = self._taken = self._taken_told = self._idle = 0
         self._kept: deque[tuple[StreamHead, bytes]] = deque()
         self._arrived: deque[tuple[StreamHead, bytes]] = deque()
         self._error: SiteError | None = None
@@ -111,6 +113,7 @@ class TwoWay:
                 self._fail(error)
                 return
             self._heard_at = self._clock.monotonic()
+            before = self._seen, self._seen_there, self._taken_there
             self._taken_there = max(self._taken_there, min(head.taken, self._number))
             # what was taken has arrived: otherwise the chunks that are kept would have no limit
             self._seen_there = max(self._seen_there, self._taken_there, min(head.seen, self._number))
@@ -126,12 +129,16 @@ class TwoWay:
                 self._arrived.append((head, data))
             elif head.number:  # again, or one before it was lost
                 self._tell()
+            self._idle += before == (self._seen, self._seen_there, self._taken_there)
+            if self._idle > MOST_IDLE:
+                self._fail(SiteRefusedError("the other end floods the stream", reason="BadStream"))
             self._changed.notify_all()
 
     def tick(self) -> None:
         """Send again, keep alive, or give up, as it is due. Called every :data:`PERIOD` seconds."""
         now = self._clock.monotonic()
         with self._changed:
+            self._idle = 0
             if self.is_over:
                 return
             if now - self._heard_at > self._silence:

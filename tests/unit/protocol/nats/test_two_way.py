@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,18 @@ from hypothesis import strategies as st
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.protocol.nats.envelope import pack_chunk
 from bridge.protocol.nats.messages import StreamHead
-from bridge.protocol.nats.two_way import CHUNK, GIVE_UP, KEEP_ALIVE, WINDOW, StreamClosedError, TwoWay, TwoWays
+from bridge.protocol.nats.request_client import NatsSession
+from bridge.protocol.nats.subjects import Subjects
+from bridge.protocol.nats.two_way import (
+    CHUNK,
+    GIVE_UP,
+    KEEP_ALIVE,
+    MOST_IDLE,
+    WINDOW,
+    StreamClosedError,
+    TwoWay,
+    TwoWays,
+)
 from tests.fakes.clock import FakeClock
 
 
@@ -186,6 +198,28 @@ def test_a_peer_that_ignores_the_window_ends_the_stream():
         network.ends[0].receive()
     with pytest.raises(SiteRefusedError, match="window"):
         network.ends[0].receive()
+
+
+def test_a_peer_that_floods_the_stream_ends_it_and_is_not_heard_any_more():
+    link = Link()
+    closed, handlers = [], []
+    link.subscribe = lambda _subject, handler, threads: (
+        handlers.append(handler) or SimpleNamespace(close=lambda: closed.append(1))
+    )
+    session = NatsSession(link, Subjects("p", "site", "o"), "s", FakeClock(), TwoWays(link))
+    for _ in range(10):  # keep-alives, and acknowledgements of what was sent
+        for _ in range(MOST_IDLE // 2):
+            handlers[0]("s", pack_chunk(StreamHead(), b""), None)
+            session.send(b"x")
+            sent = session._stream._number
+            handlers[0]("s", pack_chunk(StreamHead(seen=sent, taken=sent), b""), None)
+        link.tasks[0]()
+    assert not closed
+    for _ in range(MOST_IDLE + 1):
+        handlers[0]("s", pack_chunk(StreamHead(), b""), None)
+    assert closed
+    with pytest.raises(SiteRefusedError, match="floods"):
+        session.receive()
 
 
 def test_streams_by_key():
