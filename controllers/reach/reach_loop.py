@@ -13,12 +13,13 @@ from bridge.config import policies
 from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.core.backoff import Backoff
 from bridge.core.retries import Retries
-from bridge.errors import BridgeError, ServiceRefusedError
+from bridge.core.shares import Shares
+from bridge.errors import BridgeError, ServiceRefusedError, ShareExceededError
 from bridge.kube.lease import Elector
 from bridge.kube.namespaces import Namespaces, read_from
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pool
-from bridge.protocol.model.sessions import Session
+from bridge.protocol.model.sessions import MOST_REACHING, Session
 from bridge.telemetry.metrics import REACHING_PODS
 from bridge.workload import pods
 from bridge.workload.reaching import Target
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 Object = Mapping[str, Any]
 NOT_RUNNING = "NotRunning"
 """Reason of a site's refusal."""
+MOST = MOST_REACHING // 2
+"""Streams to one site: those that it gives to a cluster. A namespace has half of what the others leave."""
 BACKOFF = Backoff(first=1.0, limit=15.0)
 
 
@@ -115,6 +118,7 @@ class Reaching(Loop):
         self._connections = ReachConnections(self._pod_of, self._check, resolver.connect, self._reports.event)
         self._streams: dict[str, PodStream] = {}
         self._retries = Retries(BACKOFF, shared.clock)
+        self._shares: dict[str, Shares] = {}
 
     def reconcile(self) -> None:
         """Open and close streams."""
@@ -133,11 +137,26 @@ class Reaching(Loop):
                 stream.close()
         for uid, (pod, pool, open_stream) in wanted.items():
             if uid not in self._streams and not self._retries.resting(uid, "stream"):
-                metadata = pod["metadata"]
-                client = Client(metadata["namespace"], metadata["name"], uid, pool.name)
-                self._streams[uid] = PodStream(
-                    client, partial(open_stream, pod), self._connections, self.wake, partial(self._reports.once, pod)
-                )
+                self._begin(pod, pool, open_stream)
+
+    def _begin(self, pod: Object, pool: Pool, open_stream: Callable[[Object], Session]) -> None:
+        """Open the stream of a pod, unless its namespace has as many at the site as it may."""
+        metadata, uid = pod["metadata"], pods.uid(pod)
+        shares = self._shares.setdefault(pool.name, Shares(MOST, "streams to Services", "namespace", "pod"))
+        try:
+            leave = shares.enter(metadata["namespace"], uid)
+        except ShareExceededError as error:
+            self._reports.once(pod, f"pool {pool.name}: {error}")
+            return
+
+        def ended() -> None:
+            leave()
+            self.wake()
+
+        client = Client(metadata["namespace"], metadata["name"], uid, pool.name)
+        self._streams[uid] = PodStream(
+            client, partial(open_stream, pod), self._connections, ended, partial(self._reports.once, pod)
+        )
 
     def _opener(self, pod: Object, pool: Pool) -> Callable[[Object], Session] | None:
         """Return what opens the stream of a pod; ``None``: its job does not run, or its pool may not reach Services."""

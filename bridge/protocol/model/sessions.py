@@ -11,6 +11,8 @@ from bridge.protocol.model.identifiers import Value
 
 STDIN, STDOUT, STDERR, EXIT, RESIZE = range(5)
 """Channels of a session, with the numbers of Kubernetes where it has one."""
+MOST_REACHING = 512
+"""Pods at once at a site whose connections to Services have a stream. A cluster has half of them."""
 
 
 class CommandOptions(Value):

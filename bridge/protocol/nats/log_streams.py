@@ -30,8 +30,9 @@ GIVE_UP = 30.0
 KEEP_ALIVE = 10.0
 ANSWER_AFTER = 3.0
 """Seconds after which a request for a log is answered, even if the log has no data yet."""
-MOST_STREAMS = 256
-"""Logs at once, for all owners: Kubernetes clusters. A job has an eighth of them at most."""
+MOST_STREAMS = 512
+"""Logs at once, for all owners: Kubernetes clusters. One has half: more than a hub gives to one namespace. A job has an
+eighth of them at most."""
 _PERIOD = 0.5
 _ROOM_FOR_HEAD = 4096
 _WAIT = 0.25

@@ -13,7 +13,7 @@ from bridge.core.shares import Shares
 from bridge.errors import BridgeError, ShareExceededError, SiteError, SiteRefusedError, SiteTooLargeError
 from bridge.logs import kv
 from bridge.protocol.model.jobs import LONGEST_MESSAGE
-from bridge.protocol.model.sessions import EXIT
+from bridge.protocol.model.sessions import EXIT, MOST_REACHING
 from bridge.protocol.nats import messages
 from bridge.protocol.nats.envelope import LIMITS, GarbledError, pack, parse, parse_body
 from bridge.protocol.nats.log_streams import StreamClosed, Streams, Write
@@ -214,13 +214,12 @@ def refusal(error: BaseException, kind: str) -> messages.Problem:
     return messages.Problem(reason=reason, message=text[:LONGEST_MESSAGE], retryable=retryable, hint=hint)
 
 
-MOST_SESSIONS = 256
-"""Commands at once, for all owners. A job has an eighth of them at most."""
-MOST_CONNECTIONS = 1024
+MOST_SESSIONS = 512
+"""Commands at once, for all owners. One has half, more than a hub gives to one namespace; a job has an eighth."""
+MOST_CONNECTIONS = 4096
 """Connections to ports at once, likewise."""
-MOST_REACHING = 256
-"""Pods at once whose connections to Services have a stream. A job has few: that of a hub that is gone ends late."""
 _OF_ONE_POD = 4
+"""Streams to Services of one job: that of a hub that is gone ends late."""
 
 Run = Callable[[TwoWay], None]
 """Carries out a session to its end."""
