@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 from bridge import names
 from bridge.errors import ScriptError
+from bridge.script import option_words
 from bridge.script.quoting import split_annotation
 from bridge.script.settings import BuildSettings, Flavor
 from bridge.script.sizing import SLACK, Size, grace
@@ -85,7 +86,7 @@ def choose(pod: Mapping[str, Any], config: BuildSettings) -> tuple[Flavor | None
 def gpus_in(flags: Sequence[str]) -> int:
     """Return the number of GPUs that the last GPU option asks for: ``--gres=gpu:a100:2``, ``-G 2``; 0: none."""
     count = 0
-    for option, value in options(flags):
+    for option, value, _ in option_words.read(flags):
         if option == "gres":
             items = [item.partition("(")[0].replace("=", ":").split(":") for item in value.split(",")]
             count = sum(_count(item[-1]) for item in items if item[0] in ("gpu", "gres/gpu"))
@@ -99,22 +100,11 @@ def _count(text: str) -> int:
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 1
 
 
-def options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Return options and their values; one-letter options keep their letter."""
-    for index, word in enumerate(words):
-        following = words[index + 1] if index + 1 < len(words) and not words[index + 1].startswith("-") else ""
-        if word.startswith("--"):
-            option, sign, value = word[2:].partition("=")
-            yield option, value if sign else following
-        elif word.startswith("-") and len(word) > 1:
-            yield word[1], word[2:].removeprefix("=") or following
-
-
 def flags(pod: Mapping[str, Any], config: BuildSettings, words: Sequence[str]) -> list[str]:
     """Return the user's words without options that the pod's limits set, and with the user of the job."""
     spec = pod["spec"]
     limit_options = (*(_BY_CPU if _largest(spec, "cpu") else ()), *(_BY_MEMORY if _largest(spec, "memory") else ()))
-    user_flags = _without(words, limit_options)
+    user_flags = option_words.without(option_words.read(words), limit_options)
     flavor, _ = choose(pod, config)
     user = None if config.runtime.run_as_user == "ignore" else run_as(spec)
     for candidate in (user, flavor.uid if flavor else None, config.limits.default_uid):
@@ -176,25 +166,6 @@ def warnings(pod: Mapping[str, Any], config: BuildSettings) -> list[str]:
     if users - {(pod["spec"].get("securityContext") or {}).get("runAsUser")}:
         texts.append("runAsUser of a container: ignored; the job runs as one user, that of the pod's securityContext")
     return texts
-
-
-def _without(words: Sequence[str], removed: Collection[str]) -> list[str]:
-    """Return the words without the options ``removed`` and their values."""
-    kept: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        long, sign, _ = word.removeprefix("--").partition("=")
-        if word.startswith("--") and long in removed:
-            bare = not sign
-        elif word.startswith("-") and not word.startswith("--") and word[1:2] in removed:
-            bare = len(word) == 2
-        else:
-            kept.append(word)
-            continue
-        if bare and rest and not rest[0].startswith("-"):
-            rest.pop(0)
-    return kept
 
 
 def _largest(spec: Mapping[str, Any], resource: str) -> Decimal:

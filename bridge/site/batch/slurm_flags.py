@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from bridge.errors import BatchError
+from bridge.script import option_words
 
 _VALUES = """account acctg-freq bb begin cluster-constraint comment constraint core-spec cores-per-socket cpu-freq
 cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution exclude extra-node-info gpu-bind gpu-freq gpus
@@ -51,20 +52,8 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 
 def held_options(words: Sequence[str]) -> dict[str, str]:
     """Return the options of the list that the site's own words set: option -> value."""
-    values = {}
-    for index, word in enumerate(words):
-        if word.startswith("--"):
-            option, sign, value = word[2:].partition("=")
-        elif word.startswith("-") and len(word) > 1:
-            option, value = _SHORT.get(word[1], ""), word[2:].removeprefix("=")
-            sign = value
-        else:
-            continue
-        if not sign and option in _WITH_VALUE and index + 1 < len(words):
-            value = words[index + 1]
-        if option in _WITH_VALUE or option in _EITHER or option in _BARE:
-            values[option] = value
-    return values
+    options = option_words.read(words, _SHORT, _BARE | _EITHER)
+    return {option.name: option.value for option in options if option.name in _BARE | _EITHER | _WITH_VALUE}
 
 
 def check_caps(flags: Sequence[str], held: Mapping[str, str], most_seconds: float | None, capped: str) -> None:
@@ -116,21 +105,8 @@ def allowed_flags(words: Sequence[str]) -> list[str]:
 
 def without_own(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words without the options that podbridge sets itself, and the names of those left out."""
-    other_words: list[str] = []
-    left_out: list[str] = []
-    words_left = list(words)
-    while words_left:
-        word = words_left.pop(0)
-        option, sign, _ = word.removeprefix("--").partition("=")
-        if not word.startswith("--"):
-            option, sign = _RELIED_ON_SHORT.get(word[1:2], "") if word.startswith("-") else "", word[2:]
-        if option not in _RELIED_ON:
-            other_words.append(word)
-            continue
-        left_out.append(option)
-        if not sign and option not in _VALUELESS and words_left and not words_left[0].startswith("-"):
-            words_left.pop(0)
-    return other_words, left_out
+    options = option_words.read(words, _RELIED_ON_SHORT, _VALUELESS)
+    return option_words.without(options, _RELIED_ON), [each.name for each in options if each.name in _RELIED_ON]
 
 
 def merged(*groups: Sequence[str]) -> list[str]:

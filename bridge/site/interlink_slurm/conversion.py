@@ -15,6 +15,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import ConfigError
+from bridge.script import option_words
 from bridge.site.interlink_slurm import slurm_config
 
 FOLDER = "podbridge"
@@ -188,7 +189,7 @@ def _flavor(name: str, flavor: slurm_config.FlavorPart) -> dict[str, Any]:
     """Return a flavor. ``--cpus-per-task`` and ``--mem`` in its flags are defaults: a pod's limits replace them."""
     words = [word for flag in flavor.SlurmFlags for word in shlex.split(flag)]
     cpus, words = taken(words, "cpus-per-task", "c")
-    memory_flag, words = taken(words, "mem", "")
+    memory_flag, words = taken(words, "mem")
     default_cpus = flavor.CPUDefault or (int(cpus) if cpus.isdecimal() else 0)
     size = slurm_config.memory(flavor.MemoryDefault) or _mebibytes(memory_flag)
     values = {
@@ -202,20 +203,11 @@ def _flavor(name: str, flavor: slurm_config.FlavorPart) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def taken(words: list[str], long: str, short: str) -> tuple[str, list[str]]:
+def taken(words: list[str], *names: str) -> tuple[str, list[str]]:
     """Return the last value of an option, and the words without it."""
-    value, remaining_words, other_words = "", list(words), []
-    while remaining_words:
-        word = remaining_words.pop(0)
-        if word.startswith(f"--{long}="):
-            value = word.partition("=")[2]
-        elif word in (f"--{long}", f"-{short}") and remaining_words:
-            value = remaining_words.pop(0)
-        elif short and re.fullmatch(rf"-{short}=?\d+", word, re.ASCII):
-            value = word[2:].removeprefix("=")
-        else:
-            other_words.append(word)
-    return value, other_words
+    options = option_words.read(words)
+    values = [option.value for option in options if option.name in names]
+    return "".join(values[-1:]), option_words.without(options, names)
 
 
 def _mebibytes(text: str) -> int:
