@@ -9,6 +9,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -55,6 +56,15 @@ class LabelSelector(Section):
         """Whether the selector selects an object with these labels; an empty selector selects all."""
         equal = all(labels.get(key) == value for key, value in self.match_labels.items())
         return equal and all(expression.matches(labels) for expression in self.match_expressions)
+
+
+def has_host(url: str) -> bool:
+    """Return whether a URL has a host, and a port other than 0 or none."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a malformed address of IPv6, or no number
+        return False
 
 
 def known_keys(model: type[BaseModel]) -> list[str]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from bridge import names
 from bridge.config import policies
-from bridge.config.base import DnsName, LabelKey, LabelSelector, Memory, Port, Seconds, Section, explain
+from bridge.config.base import DnsName, LabelKey, LabelSelector, Memory, Port, Seconds, Section, explain, has_host
 from bridge.config.policies import NamespacePolicy
 from bridge.config.pools import PoolsSection
 from bridge.config.processes import (
@@ -198,7 +197,7 @@ class Config(Section):
     def _url(cls, value: str) -> str:
         if value and not value.startswith(("http://", "https://", "unix:///")):
             raise ValueError("must begin with http://, https:// or unix:///, or be empty (no colocated Slurm)")
-        if value.startswith("http") and not urlsplit(value).hostname:  # raises ValueError for a wrong address of IPv6
+        if value.startswith("http") and not has_host(value):
             raise ValueError("must have a host after http:// or https://")
         return value.rstrip("/")
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from bridge import names
-from bridge.config.base import Section
+from bridge.config.base import Section, has_host
 
 PoolName = Annotated[str, Field(pattern=f"^{names.DNS_LABEL}$")]
 
@@ -65,16 +65,8 @@ class RestSection(PoolKindSection):
     @field_validator("url")
     @classmethod
     def _url(cls, value: str) -> str:
-        try:
-            parts = urlsplit(value)
-            valid = not parts.query and not parts.fragment and "@" not in parts.netloc
-            if parts.scheme == "unix":
-                valid = valid and "unix:" in cls.url_forms and not parts.netloc and len(parts.path) > 1
-            else:
-                valid = valid and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            valid = False
-        if not valid:
+        is_socket = "unix:" in cls.url_forms and re.fullmatch(r"unix:///[^?#]+", value)
+        if not is_socket and not (re.fullmatch(r"https?://[^/@?#]+(/[^?#]*)?", value) and has_host(value)):
             raise ValueError(f"must be {cls.url_forms}, without user and query; for a bearer token set tokenFile")
         return value.rstrip("/")
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, IPvAnyAddress, create_model, field_validator, model_validator
 
 from bridge import names
-from bridge.config.base import DnsName, Port, Seconds, Section
+from bridge.config.base import DnsName, Port, Seconds, Section, has_host
 from bridge.config.interlink import InterlinkSection
 from bridge.config.nunet import NunetSection
 from bridge.config.pool_kind import PoolKind, PoolKindSection
 
 SUBJECT = r"^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$"
-_REDIS = r"rediss?://[^\s@/?#]+(/[0-9]{0,4})?|unix:///[^\s?#]+"
+_REDIS = r"rediss?://[^\s@/?#]+(/[0-9]{0,4})?"
 
 
 class NatsSection(PoolKindSection):
@@ -62,7 +61,8 @@ class RedisStoreSection(Section):
     @field_validator("url")
     @classmethod
     def _url(cls, value: str | None) -> str | None:
-        if value is not None and not (re.fullmatch(_REDIS, value) and _has_host(value)):
+        is_socket = value is None or re.fullmatch(r"unix:///[^\s?#]+", value)
+        if value is not None and not is_socket and not (re.fullmatch(_REDIS, value) and has_host(value)):
             raise ValueError(
                 "must be redis://host:port/database, rediss://host:port/database or unix:///path, without user, "
                 "password or options; set user, passwordFile and caFile instead"
@@ -77,15 +77,6 @@ class RedisStoreSection(Section):
         if self.ca_file is not None and not (self.url or "").startswith("rediss://"):
             raise ValueError("caFile requires a url that begins with rediss://")
         return self
-
-
-def _has_host(url: str) -> bool:
-    """Whether a URL that fits ``_REDIS`` has a host and a valid port, or is that of a socket."""
-    try:
-        parts = urlsplit(url)
-        return parts.port is None if parts.scheme == "unix" else bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 class NatsStoreSection(Section):

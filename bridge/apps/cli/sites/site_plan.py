@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from bridge.config.base import has_host
 from bridge.errors import ConfigError
 from bridge.protocol.model.identifiers import POOL_PATTERN
 from bridge.site.config.sample import documented
@@ -63,12 +63,7 @@ def checked_server(url: str) -> str:
     allowed = "allowed: wss://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT or nats://HOST:PORT, without user and password"
     if not re.fullmatch(r"(wss|tls|ws|nats)://[^\s@\x00-\x1f]+", url):
         raise ConfigError(f"--server: {url.rpartition('@')[2]!r} is not allowed; {allowed}")
-    try:
-        parts = urlsplit(url)
-        complete = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        complete = False
-    if not complete:
+    if not has_host(url):
         raise ConfigError(f"--server: {url!r} is not allowed; {allowed}")
     return url
 
