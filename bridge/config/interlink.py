@@ -45,9 +45,6 @@ class InterlinkSection(RestSection):
             "does not know the pod."
         ),
     )
-    method: Literal["auto", "GET", "POST"] = Field(
-        "auto", description="HTTP method of `/status` and `/getLogs`. `auto`: GET, else POST."
-    )
     create_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
         3, description="Answers 5xx to `/create` until the pod fails."
     )

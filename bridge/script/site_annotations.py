@@ -41,7 +41,6 @@ class _DockerConfig(BaseModel):
     auths: _Logins | None = None
 
 
-_NOTHING = AnnotationOptions([], [], None, "", "", "")
 _LIMITS = {
     names.FLAGS: "allow_user_flags",
     names.PRE_EXEC: "allow_pre_exec",
@@ -62,8 +61,6 @@ def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
     else:
         stated = pod["metadata"].get("annotations") or {}
         annotations = {key: str(value) for key, value in stated.items() if key.startswith(names.SITE_PREFIX) and value}
-        if not annotations:
-            return _NOTHING
     runtime = runtimes.of(config)
     for key, value in annotations.items():
         clean(value, f"annotation {key}")

@@ -78,8 +78,7 @@ class PluginClient:
     def __init__(self, section: InterlinkSection, transport: PluginTransport, clock: Clock) -> None:
         self._section, self._transport, self._clock = section, transport, clock
         self._lock = threading.Lock()
-        paths = ("/status", "/getLogs") if section.method != "auto" else ()
-        self._methods = dict.fromkeys(paths, str(section.method))
+        self._methods: dict[str, str] = {}
         # an API server has only one form of the body
         self._forms: tuple[str, ...] = ("object",) if section.api == "server" else ("object", "list")
 
@@ -307,8 +306,6 @@ class PluginClient:
         method = self._methods.get(path)
         if method is None:
             return ("GET", "POST"), _NOT_METHOD
-        if self._section.method != "auto":
-            return (method,), frozenset()
         return (method, "POST" if method == "GET" else "GET"), _NO_LONGER
 
     def _read(self, path: str, body: Any, operation: str) -> Answer:

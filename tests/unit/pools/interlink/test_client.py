@@ -564,13 +564,6 @@ def test_a_new_version_of_a_plugin_may_want_the_other_method(wire, status):
     assert methods == [["GET", "POST"], ["POST", "GET"], ["GET"]]
 
 
-def test_a_configured_method_is_kept(wire):
-    wire.post(f"{URL}/status", status=405)
-    with pytest.raises(SiteRefusedError, match="POST /status: HTTP 405"):
-        client(method="POST").statuses([pod("a")])
-    assert len(wire.calls) == 1
-
-
 WORDS = ["UID", "name", "namespace", "containers", "state", "running", "terminated", "exitCode", "startedAt"]
 JSON = json_values(st.sampled_from(WORDS))
 
