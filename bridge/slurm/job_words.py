@@ -13,7 +13,10 @@ _WAITING = re.compile(
     r"Slurm job [0-9]+ is (?:pending|suspended)(?: in partition ([^:]*))?: ([A-Za-z_]+)(?=[,;]|$)"
     r"(?:, estimated start ([0-9TZ:-]+))?"
 )
-_ASKED_MEMORY = re.compile(r"; it asks for (?:[0-9]+ CPUs?, )?([0-9]{1,12}(?:\.[0-9])?) ([MGT])iB")
+_ASKED = re.compile(
+    r"; it asks for (?:([0-9]{1,9}) CPUs?)?(?:(?:, )?([0-9]{1,12}(?:\.[0-9])?) ([MGT])iB)?"
+    r"((?:(?:, )?[^ ,;]+:[0-9]{1,9})*)"
+)
 _MIB = {"M": 1, "G": 1024, "T": 1024**2}
 UNLIMITED = 300 * 86400
 """Seconds: Slurm counts a job without a time limit as one of a year, so a later start says nothing."""
@@ -68,10 +71,19 @@ def read_waiting(message: str) -> WaitingWords:
     return WaitingWords(*(text or "" for text in match.groups())) if match is not None else WaitingWords()
 
 
-def read_asked_memory(message: str) -> float:
-    """Return the MiB that the job asks for by a message of :func:`waiting`; 0 if it says none."""
-    match = _ASKED_MEMORY.search(message)
-    return float(match[1]) * _MIB[match[2]] if match is not None else 0.0
+def read_asked(message: str) -> Allotment | None:
+    """Return what the job asks for by a message of :func:`waiting`; ``None`` if it does not say.
+
+    The message has rounded the memory; the least amount that it may mean is returned.
+    """
+    match = _ASKED.search(message)
+    if match is None:
+        return None
+    cpus, amount, unit, devices = match.groups()
+    gres = tuple(
+        (name, int(count)) for name, _, count in (each.rpartition(":") for each in devices.split(", ") if each)
+    )
+    return Allotment(int(cpus or 0), max(0.0, float(amount) - 0.0499) * _MIB[unit] if amount else 0, gres)
 
 
 def expected_start(job: Job, now: float) -> str:

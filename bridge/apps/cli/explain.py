@@ -13,7 +13,6 @@ from bridge.apps.cli import explain_nodes, explain_places, output, queues, repor
 from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import job_view, node_room, pod_view, queue_view, wait_reasons
 from bridge.slurm import job_words, states
-from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, places, pods, pool_selection, resources, slurm_partition
 from bridge.workload.quantity import MIB
@@ -66,7 +65,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
 def _default_memory(session: CommandSession, pod: pods.Pod, job: Job | None) -> tuple[bool, str]:
     """Return whether a pod waits that requests no memory and whose job asks for a whole node, and this in words."""
     message = str(pods.condition(pod, names.POD_SCHEDULED).get("message", ""))
-    asks = job.request if job is not None else Allotment(memory_mib=job_words.read_asked_memory(message))
+    asks = job.request if job is not None else job_words.read_asked(message)
     if "memory" in resources.pod_requests(pod["spec"]) or asks is None or not asks.memory_mib:
         return False, ""
     is_whole, note = job_view.default_memory(asks, session.known_nodes.values())

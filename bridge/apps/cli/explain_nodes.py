@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+from bridge import names
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import node_room
 from bridge.errors import KubeError
+from bridge.slurm import job_words
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, pods, pool_selection, resources, slurm_partition
+from bridge.workload import eligibility, links, pods, pool_selection, resources, slurm_partition
 from scheduler.nodes import occupancy
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
@@ -43,10 +45,13 @@ def _slurm_side(session: CommandSession, pod: pods.Pod, job: Job | None) -> node
     if not slurm_nodes and not session.knows_slurm:
         return None
     # the job of a group has several nodes, and what it has on each is not known before its start
-    is_alone = job is not None and (job.link is None or job.link.size == 1)
+    is_alone = job.link is None or job.link.size == 1 if job is not None else links.membership(pod) is None
+    message = str(pods.condition(pod, names.POD_SCHEDULED).get("message", ""))
     named = job.partition if job is not None else slurm_partition.of(pod, session.config.partition)
-    asks = job.request if job is not None and is_alone else None
-    return node_room.SlurmSide(slurm_nodes, session.node_holders, asks, frozenset(named.split(",")) - {""})
+    asks = job.request if job is not None else job_words.read_asked(message)
+    return node_room.SlurmSide(
+        slurm_nodes, session.node_holders, asks if is_alone else None, frozenset(named.split(",")) - {""}
+    )
 
 
 def _taken(session: CommandSession) -> dict[str, resources.Resources]:

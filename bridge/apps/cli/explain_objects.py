@@ -22,6 +22,8 @@ from bridge.workload.quantity import MIB
 
 SHOWN = 20
 """Number of waiting pods that the report on a pool names."""
+WIDE = ("pod", "annotations", "finalizers", "job", "taints", "labels")
+"""The sections of ``-o wide`` only: most of what they say stands in the others, too."""
 FACTS_AFTER = "nodes"
 """The section of the report on a pod after which its facts follow."""
 
@@ -46,6 +48,8 @@ def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | No
     report = make()
     if kind == "queue" and form in ("text", "wide"):
         report = queues.in_lines(report, wide=form == "wide")
+    if form == "text":
+        report = {section: content for section, content in report.items() if section not in WIDE}
     reports.show(heading, report, form)
 
 

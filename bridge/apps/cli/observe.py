@@ -40,11 +40,11 @@ def _one_name(context: click.Context, _parameter: click.Parameter, name: str | N
 )
 @connection_options
 @completing.namespace_option("Of a pod or of what makes pods. Default: the kubeconfig's, else default.")
-@output_option("text", "wide", "json", "yaml", explained="; wide: all pending workloads of a MasterQueue")
+@output_option("text", "wide", "json", "yaml", explained="; wide: all facts and all pending workloads")
 def explain(
     kind: tuple[str, str], name: str, connection: ConnectionOptions, namespace: str | None, output: str
 ) -> None:
-    """Print why an object is in its state, the next step, and all facts from Kubernetes and from Slurm.
+    """Print why an object is in its state and the next step, by Kubernetes and Slurm; -o wide: all facts.
 
     The object is a pod, a node, a pool, a MasterQueue, or what makes pods: a Job, JobSet, LeaderWorkerSet, PodGroup,
     TrainJob or RayCluster. A job whose name is a number is a job of Slurm. KIND/NAME, as in kubectl, is the same as

@@ -17,10 +17,14 @@ NOW = 1_767_225_600.0
         (Allotment(1, 512000), "1 CPU, 500 GiB"),
         (Allotment(2, 1536, (("gpu:a100", 2),)), "2 CPUs, 1.5 GiB, gpu:a100:2"),
         (Allotment(2, 100), "2 CPUs, 100 MiB"),
+        (Allotment(0, 20 * 1024**2, (("gpu", 1), ("gpu:a", 3))), "20 TiB, gpu:1, gpu:a:3"),
     ],
 )
 def test_amounts(given, text):
     assert job_words.amounts(given) == text
+    read = job_words.read_asked(f"Slurm job 7 is pending; it asks for {text}")
+    assert job_words.amounts(read) == text, "it is written again as it was read"
+    assert read.memory_mib <= (given or Allotment()).memory_mib, "a whole node is never too small for it"
 
 
 def test_a_request_has_the_memory_that_slurm_adds():

@@ -107,6 +107,11 @@ def test_a_pod_is_explained_without_slurm(run, slurm, cluster):
     assert "no longer lists" not in result.stdout
 
 
+def test_the_text_has_the_records_of_a_pod_with_wide_only(run):
+    assert "\nFinalizers\n" not in run("explain", "pod", "p").stdout
+    assert "\nPod\n  namespace: " in run("explain", "pod", "p", "-o", "wide").stdout
+
+
 def test_a_pod_is_explained_without_the_right_to_list_nodes(run):
     report = json.loads(run("explain", "pod", "p", "-o", "json").stdout)
     assert (report["summary"], report["job"]["state"]) == ("its Slurm job is pending: Resources", "PENDING")
@@ -126,6 +131,15 @@ def test_without_slurm_the_nodes_are_as_the_hub_published(run, monkeypatch, age,
     position = "position 2 of 3 among podbridge's jobs in partition main; 40 jobs of others wait there, too"
     assert report["slurm"] == [position]
     assert report["not_read"][0] == f"Slurm: no answer; shown is what the hub wrote at {clock.rfc3339(at)}{text}"
+
+
+def test_without_slurm_the_nodes_answer_to_what_the_job_asks_for_by_the_condition(run, monkeypatch):
+    sums = cluster_sums.of(builders.snapshot(nodes={"n1": NODE}), {}, time.time(), 15)
+    monkeypatch.setattr(Kube, "published", cluster_sums.to_config_map(sums))
+    condition = POD["status"]["conditions"][0]
+    monkeypatch.setitem(condition, "message", "Slurm job 7 is pending: Priority; it asks for 9 CPUs, 1 GiB")
+    report = json.loads(run("explain", "pod", "p", "-o", "json", slurm=False).stdout)
+    assert report["nodes"] == ["n1: never fits: the job asks for 9 CPUs, the node has 8 CPUs"]
 
 
 def test_pods_are_listed_without_slurm(run):
