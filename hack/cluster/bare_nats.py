@@ -14,7 +14,7 @@ from typing import Any
 import nats
 
 SUBJECT = "bridge.v1.{pool}.status.bench.{job}"
-ANSWER = b"x" * 400
+SHORT = 400
 """Bytes of an answer to a submission, about."""
 
 
@@ -24,11 +24,12 @@ async def _connect(url: str, seed: str, authority: str, inbox: str) -> Any:
     return await nats.connect(url, **more)
 
 
-async def _echo(url: str, seed: str, authority: str, pool: str) -> None:
+async def _echo(url: str, seed: str, authority: str, pool: str, size: int) -> None:
     link = await _connect(url, seed, authority, f"_INBOX.{pool}")
+    payload = b"x" * size
 
     async def answer(message: Any) -> None:
-        await message.respond(ANSWER)
+        await message.respond(payload)
 
     await link.subscribe(SUBJECT.format(pool=pool, job="*"), queue=pool, cb=answer)
     await asyncio.Event().wait()
@@ -62,8 +63,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--url", "--seed", "--authority", "--pool"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--answer", type=int, default=SHORT, help="bytes of an answer")
     options = parser.parse_args()
-    asyncio.run(_echo(options.url, options.seed, options.authority, options.pool))
+    asyncio.run(_echo(options.url, options.seed, options.authority, options.pool, options.answer))
     return 0
 
 

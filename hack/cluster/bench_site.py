@@ -102,11 +102,14 @@ def submit_rate(cluster: Cluster, count: int) -> float:
         return count / bare.parallel(AT_ONCE, work)
 
 
-def bare_rate(cluster: Cluster, size: int, count: int) -> float:
-    """Return round trips per second of bare clients on the same connections, with payloads of ``size`` bytes."""
+def bare_rate(cluster: Cluster, size: int, count: int, answer: int = bare_nats.SHORT) -> float:
+    """Return round trips per second of bare clients on the same connections, with ``size`` bytes to the site.
+
+    ``answer``: bytes to the hub.
+    """
     server, home = cluster.nats, "/srv/home"
-    files = ["--seed", f"{home}/seed", "--authority", f"{home}/ca.crt"]
-    echo = [*tools.module("cluster.bare_nats"), "--url", server.websocket_url, *files, "--pool", NULL]
+    options = ["--seed", f"{home}/seed", "--authority", f"{home}/ca.crt", "--pool", NULL, "--answer", str(answer)]
+    echo = [*tools.module("cluster.bare_nats"), "--url", server.websocket_url, *options]
     cluster.processes.start("echo", [str(cluster.sites[NULL].as_user), *echo])
     try:
         cluster.processes.wait("echo", lambda: _listens(cluster, f"{nats.PREFIX}.{NULL}.status.bench.*"))

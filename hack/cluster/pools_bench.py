@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bridge.protocol.nats import two_way
-from cluster import bare, bench_hub, bench_pods, bench_site
+from bridge.serving.streaming import LIMIT
+from cluster import bare, bare_nats, bench_hub, bench_pods, bench_site
 from cluster.core import Cluster
 from cluster.pods import PoolWorld
 from cluster.table import Table
@@ -20,7 +21,8 @@ from cluster.table import Table
 SCRIPTS = 2000
 PROBES = 200
 WARM_UP = 100
-READERS, LINES = 200, 10
+READERS, LINES = LIMIT // 2, 10
+"""The pods are of one namespace, which has half of the logs."""
 SUBMITS, ROUNDS = 3, 3
 ARRAY = 1000
 GROUP = 64
@@ -104,7 +106,8 @@ def group(table: Table, cluster: Cluster, size: int) -> None:
 def session(table: Table, cluster: Cluster) -> None:
     """Measure commands in a container, and compare with bare NATS at the size of their chunks."""
     bench_site.start_null(cluster)
-    limit = bench_site.bare_rate(cluster, two_way.CHUNK, CHUNKS)
+    # in the direction of the output
+    limit = bench_site.bare_rate(cluster, bare_nats.SHORT, CHUNKS, answer=two_way.CHUNK)
     cluster.stop_submitter(bench_site.NULL)
     speed = bench_site.session_speed(cluster, CHUNKS * two_way.CHUNK)
     mib = two_way.CHUNK / 2**20
@@ -154,9 +157,10 @@ def hub(table: Table, state: Path, pods: int, many: int) -> None:
         )
         period = 1 / asked if asked else float("inf")
         table.add("one question to the batch system every", f"{period:.1f} s", f"the period is {bench_site.PERIOD} s")
-        whole, late = bench_hub.follow(world, READERS, LINES)
+        readers = min(READERS, max(pods, many))
+        whole, late = bench_hub.follow(world, readers, LINES)
         table.add(
-            f"{READERS} logs followed at once", f"{whole} whole, at most {late:.1f} s late", f"{LINES} lines each"
+            f"{readers} logs followed at once", f"{whole} whole, at most {late:.1f} s late", f"{LINES} lines each"
         )
 
 

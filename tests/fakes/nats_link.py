@@ -35,13 +35,14 @@ class FakeLink:
         self.subscriptions.append(FakeSubscription(self, subjects, handler))
         return self.subscriptions[-1]
 
-    def publish(self, subject: str, data: bytes) -> None:
+    def publish(self, subject: str, *messages: bytes) -> None:
         if not self.connected:
             raise SiteDownError("no connection")
-        self.sent.append((subject, data))
-        for handler in self._handlers(subject):
-            handler(subject, data, None)
-        self.after()
+        for data in messages:
+            self.sent.append((subject, data))
+            for handler in self._handlers(subject):
+                handler(subject, data, None)
+            self.after()
 
     def request(self, subject: str, data: bytes, timeout: float) -> bytes:
         if not self.connected:

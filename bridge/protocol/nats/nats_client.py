@@ -3,8 +3,8 @@
 nats-py 2.16 has no public interface for four things that podbridge needs, so this module uses private names of it:
 
 - messages that do not pass nats-py's queues, which drop messages (``_process_msg``, ``_sid``);
-- several messages as one command (``_send_command``, ``_flush_queue``, ``_flush_pending``), with a header if the server
-  accepts headers (``_server_info``);
+- several messages as one command that is written at once, after nats-py's own (``_transport``, ``_pending``,
+  ``_pending_data_size``), with a header if the server accepts headers (``_server_info``);
 - an error if a server of a ``tls://`` address offers no TLS (``_process_info``);
 - an abort of a half-open connection (``_transport`` and the transports' own fields).
 
@@ -55,7 +55,7 @@ class DirectClient(Client):
         return number, await self.subscribe(subject, queue=queue)
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Publish messages, all or none, as one command for the transport.
+        """Publish messages, all or none, as one command for the transport; wait while it accepts no more.
 
         Over WebSocket each command is a frame, a TLS record and a system call.
         """
@@ -70,9 +70,11 @@ class DirectClient(Client):
                 parts += (head, header, data, b"\r\n")
             else:
                 parts += (f"PUB {subject} {reply} {len(data)}\r\n".encode(), data, b"\r\n")
-        await self._send_command(b"".join(parts))
-        if self._flush_queue is not None and self._flush_queue.empty():
-            await self._flush_pending()
+        # nats-py's own task for this costs one more turn of the loop
+        transport: Any = self._transport
+        transport.writelines([*self._pending, b"".join(parts)])
+        self._pending, self._pending_data_size = [], 0
+        await transport.drain()
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         deliver = self.routes.get(sid)

@@ -117,9 +117,9 @@ class Link:
         """Call ``on_change(connected)`` on a thread after each change."""
         self._watchers.append(on_change)
 
-    def publish(self, subject: str, data: bytes) -> None:
-        """Send a message; raise SiteDownError or SiteTooLargeError if it was not sent."""
-        self._current().send(subject, data)
+    def publish(self, subject: str, *messages: bytes) -> None:
+        """Send messages of one subject at once; raise SiteDownError or SiteTooLargeError if they were not sent."""
+        self._current().send(subject, *messages)
 
     def request(self, subject: str, data: bytes, timeout: float) -> bytes:
         """Send a message and wait for the answer for ``timeout`` seconds.

@@ -100,6 +100,7 @@ class Session:
         self._wake_up = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
         self._outbox: deque[_Outgoing | _Change] = deque()
+        self._unsent = 0
         self._is_wake_up_scheduled = False
         self._lock = threading.Lock()
         self._ended = False
@@ -164,7 +165,7 @@ class Session:
         """Close the connection within a few seconds. All pending requests fail."""
         if flush and self._client.is_connected:
             with contextlib.suppress(Exception):
-                await self._drain_outbox()
+                await asyncio.wait_for(self._drain_outbox(), _CLOSE_TIMEOUT)
                 await self._client.flush(int(_CLOSE_TIMEOUT))
         with self._lock:
             self._ended = True
@@ -258,7 +259,8 @@ class Session:
                 except Exception as error:
                     for item in messages:
                         self._report_unsent(item, error)
-            await asyncio.sleep(0)
+            if self._outbox:
+                await asyncio.sleep(0)
 
     def _next_messages(self) -> list[_Outgoing]:
         """Remove and return the messages to send at once: those before the next change of subscriptions."""
@@ -269,6 +271,8 @@ class Session:
             if item.answer is None or item.reply in self._waiting:  # otherwise its request has timed out
                 messages.append(item)
                 size += len(item.data)
+            with self._lock:
+                self._unsent -= len(item.data)
         return messages
 
     def _report_unsent(self, item: _Outgoing, error: Exception) -> None:
@@ -299,10 +303,11 @@ class Session:
         """Unsubscribe from a route. ``drain``: deliver messages that the server sends before it has processed this."""
         self._enqueue((self._drain if drain else self._unlisten, route))
 
-    def send(self, subject: str, data: bytes) -> None:
-        """Publish; raise if the message cannot be sent."""
-        self._check(subject, len(data))
-        self._enqueue(_Outgoing(subject, data))
+    def send(self, subject: str, *messages: bytes) -> None:
+        """Publish messages at once; raise if they cannot be sent."""
+        for data in messages:
+            self._check(subject, len(data))
+        self._enqueue(*(_Outgoing(subject, data) for data in messages))
 
     def request(self, subject: str, data: bytes, timeout: float) -> bytes:
         """Publish and wait for the answer."""
@@ -334,17 +339,19 @@ class Session:
                 f"a message of {size} bytes; the limit of the NATS server is {self.max_payload}",
                 hint="Raise max_payload in the NATS server's configuration.",
             )
-        if self._client.pending_data_size > MOST_BUFFERED:
+        if self._unsent > MOST_BUFFERED:
             raise SiteDownError("the NATS server accepts no data: too much waits to be sent")
 
-    def _enqueue(self, item: _Outgoing | _Change) -> None:
+    def _enqueue(self, *items: _Outgoing | _Change) -> None:
         with self._lock:
             if self._ended or not self._client.is_connected:
-                if isinstance(item, _Outgoing):
-                    self._waiting.pop(item.reply, None)
-                    raise SiteDownError("no connection to the NATS server")
+                for item in items:
+                    if isinstance(item, _Outgoing):
+                        self._waiting.pop(item.reply, None)
+                        raise SiteDownError("no connection to the NATS server")
                 return
-            self._outbox.append(item)
+            self._outbox.extend(items)
+            self._unsent += sum(len(item.data) for item in items if isinstance(item, _Outgoing))
             # one wake-up for all messages that wait: each costs a system call, and one of the loop
             if self._is_wake_up_scheduled:
                 return

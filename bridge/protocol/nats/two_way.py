@@ -44,9 +44,12 @@ class TwoWay:
 
     def __init__(self, link: Link, subject: str, clock: Clock, *, silence: float = GIVE_UP) -> None:
         self._link, self._subject, self._clock, self._silence = link, subject, clock, silence
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # two, so that a message wakes the thread that it concerns
+        self._sending, self._receiving = threading.Condition(self._lock), threading.Condition(self._lock)
         self._number = self._seen_there = self._taken_there = 0
-        self._seen = self._taken = self._taken_told = self._idle = 0
+        self._seen = self._taken = self._idle = 0
+        self._told = (0, 0)
         self._kept: deque[tuple[StreamHead, bytes]] = deque()
         self._arrived: deque[tuple[StreamHead, bytes]] = deque()
         self._error: SiteError | None = None
@@ -59,52 +62,54 @@ class TwoWay:
         ``end``: nothing follows on the channel. ``error``: why the other end must end the stream.
         Raises :class:`StreamClosedError` if the stream is over.
         """
-        for start in range(0, max(1, len(data)), CHUNK):
-            piece, is_last = data[start : start + CHUNK], start + CHUNK >= len(data)
-            with self._changed:
-                self._changed.wait_for(lambda: self.is_over or self._number - self._taken_there < WINDOW)
+        starts = range(0, max(1, len(data)), CHUNK)
+        pieces = [(data[start : start + CHUNK], end and start + CHUNK >= len(data)) for start in starts]
+        while pieces:
+            with self._sending:
+                self._sending.wait_for(lambda: self.is_over or self._number - self._taken_there < WINDOW)
                 if self.is_over:
                     raise StreamClosedError
-                self._number += 1
-                head = StreamHead(
-                    number=self._number,
-                    channel=channel,
-                    end=end and is_last,
-                    error=error,
-                )
-                self._kept.append((head, piece))
-                self._publish(head, piece)
+                room = WINDOW - (self._number - self._taken_there)
+                chunks = [
+                    (StreamHead(number=number, channel=channel, end=is_last, error=error), piece)
+                    for number, (piece, is_last) in enumerate(pieces[:room], self._number + 1)
+                ]
+                pieces = pieces[room:]
+                self._number += len(chunks)
+                self._kept += chunks
+                self._publish(*chunks)
 
     def receive(self) -> tuple[StreamHead, bytes]:
         """Wait for the next chunk.
 
         Raises SiteError if the stream has failed, StreamClosedError if it was closed, or after :meth:`stop_receiving`.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self.is_over or self._is_deaf or bool(self._arrived))
+        with self._receiving:
+            self._receiving.wait_for(lambda: self.is_over or self._is_deaf or bool(self._arrived))
             if not self._arrived:
                 raise self._error or StreamClosedError
             head, data = self._arrived.popleft()
             self._taken = head.number
-            if not self._arrived or self._taken - self._taken_told >= WINDOW // 2:
+            # of fewer chunks, the next message or tick tells
+            if head.end or self._taken - self._told[1] >= WINDOW // 2:
                 self._tell()
             return head, data
 
     def stop_receiving(self) -> None:
         """End :meth:`receive` in the other thread; this end can still send."""
-        with self._changed:
+        with self._lock:
             self._is_deaf = True
             self._arrived.clear()
-            self._changed.notify_all()
+            self._receiving.notify_all()
 
     def wait_until_received(self) -> None:
         """Wait until the other end has received all chunks, or the stream is over."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.is_over or not self._kept)
+        with self._sending:
+            self._sending.wait_for(lambda: self.is_over or not self._kept)
 
     def deliver(self, raw: bytes) -> None:
         """Accept a chunk of the other end, on the loop."""
-        with self._changed:
+        with self._lock:
             if self.is_over:
                 return
             try:
@@ -114,30 +119,37 @@ class TwoWay:
                 return
             self._heard_at = self._clock.monotonic()
             before = self._seen, self._seen_there, self._taken_there
-            self._taken_there = max(self._taken_there, min(head.taken, self._number))
-            # what was taken has arrived: otherwise the chunks that are kept would have no limit
-            self._seen_there = max(self._seen_there, self._taken_there, min(head.seen, self._number))
-            while self._kept and self._kept[0][0].number <= self._seen_there:
-                self._kept.popleft()
+            self._note(head)
             if head.stop:
-                self._is_closed = True
+                self._end()
             elif head.number == self._seen + 1:
                 if len(data) > CHUNK or len(self._arrived) >= WINDOW:
                     self._fail(SiteRefusedError("the other end of the stream ignores its window", reason="BadStream"))
                     return
                 self._seen += 1
                 self._arrived.append((head, data))
+                self._receiving.notify_all()
             elif head.number:  # again, or one before it was lost
                 self._tell()
             self._idle += before == (self._seen, self._seen_there, self._taken_there)
             if self._idle > MOST_IDLE:
                 self._fail(SiteRefusedError("the other end floods the stream", reason="BadStream"))
-            self._changed.notify_all()
+
+    def _note(self, head: StreamHead) -> None:
+        """Note what the other end has received and taken."""
+        taken = max(self._taken_there, min(head.taken, self._number))
+        # what was taken has arrived: otherwise the chunks that are kept would have no limit
+        seen = max(self._seen_there, taken, min(head.seen, self._number))
+        if (seen, taken) != (self._seen_there, self._taken_there):
+            self._seen_there, self._taken_there = seen, taken
+            while self._kept and self._kept[0][0].number <= seen:
+                self._kept.popleft()
+            self._sending.notify_all()
 
     def tick(self) -> None:
         """Send again, keep alive, or give up, as it is due. Called every :data:`PERIOD` seconds."""
         now = self._clock.monotonic()
-        with self._changed:
+        with self._lock:
             self._idle = 0
             if self.is_over:
                 return
@@ -145,37 +157,41 @@ class TwoWay:
                 silence = f"the other end of the stream has sent nothing for {self._silence:g} s"
                 self._fail(SiteUnknownOutcomeError(silence))
             elif self._kept and now - self._sent_at >= SEND_AGAIN:
-                for head, data in self._kept:
-                    self._publish(head, data)
-            elif now - self._sent_at >= KEEP_ALIVE:
+                self._publish(*self._kept)
+            elif (self._seen, self._taken) != self._told or now - self._sent_at >= KEEP_ALIVE:
                 self._tell()
 
     def close(self) -> None:
         """End the stream at both ends. What has arrived can still be received. Idempotent."""
-        with self._changed:
+        with self._lock:
             if not self.is_over:
                 self._tell(stop=True)
-            self._is_closed = True
-            self._changed.notify_all()
+            self._end()
 
     @property
     def is_over(self) -> bool:
         """Whether one of the ends has ended the stream, or it has failed."""
-        return self._is_closed or self._error is not None
+        return self._is_closed
 
     def _fail(self, error: SiteError) -> None:
         self._tell(stop=True)
-        self._error = error
-        self._changed.notify_all()
+        self._end(error)
+
+    def _end(self, error: SiteError | None = None) -> None:
+        self._is_closed, self._error = True, self._error or error
+        self._sending.notify_all()
+        self._receiving.notify_all()
 
     def _tell(self, *, stop: bool = False) -> None:
-        self._publish(StreamHead(stop=stop), b"")
+        self._publish((StreamHead(stop=stop), b""))
 
-    def _publish(self, head: StreamHead, data: bytes) -> None:
-        self._sent_at, self._taken_told = self._clock.monotonic(), self._taken
-        head = head.model_copy(update={"seen": self._seen, "taken": self._taken})
+    def _publish(self, *chunks: tuple[StreamHead, bytes]) -> None:
+        """Send at once: each message alone would cost a turn of the loop at both ends."""
+        self._sent_at, self._told = self._clock.monotonic(), (self._seen, self._taken)
+        counters = {"seen": self._seen, "taken": self._taken}
+        packed = [pack_chunk(head.model_copy(update=counters), data) for head, data in chunks]
         with contextlib.suppress(SiteError):  # sent again on the next connection
-            self._link.publish(self._subject, pack_chunk(head, data))
+            self._link.publish(self._subject, *packed)
 
 
 class TwoWays:

@@ -48,6 +48,8 @@ try:
 except OSError as error:
     sys.exit(f"{sys.argv[3]}: {error.strerror}")
 """
+_PIECE = 2 * CHUNK
+"""Bytes of output that are read at once: half a window, so that the other half is on its way meanwhile."""
 _SIZE = re.compile(rb"(\d{1,5}) (\d{1,5})")
 
 
@@ -210,7 +212,7 @@ def _pass_output(started: Started, stream: TwoWay, is_over: Callable[[], bool]) 
 
 def _read(file: io.FileIO) -> bytes:
     try:
-        return file.read(CHUNK) or b""
+        return file.read(_PIECE) or b""
     except OSError:  # of a terminal without a process
         return b""
 

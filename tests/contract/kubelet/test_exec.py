@@ -142,14 +142,17 @@ def test_a_terminal_with_its_size(site: Site, sessions: LocalSessions, form: str
 
     with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as shell:
         os.close(slave)
+        # sizes have a stream of their own: what is typed may arrive before them
+        eventually(lambda: sessions.opened and _size(sessions) == (40, 120))
         os.write(master, b"stty size; echo rea'dy'\n")
         expect(b"40 120")
         expect(b"ready")
         fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 132, 0, 0))
         shell.send_signal(28)  # SIGWINCH: the pseudo-terminal is not the controlling terminal of kubectl
         eventually(lambda: _size(sessions) == (50, 132))
-        os.write(master, b"sleep 60; echo never\n")
-        expect(b"never")  # the echo of the line
+        # the process itself: before it runs, Ctrl-C would interrupt the shell alone
+        os.write(master, b"sh -c 'echo begin$((1)); exec sleep 60'; echo never\n")
+        expect(b"begin1")
         os.write(master, b"\x03echo int'errupted'; exit 7\n")
         expect(b"interrupted")
         with suppress(OSError):

@@ -164,7 +164,7 @@ def test_a_connection_that_takes_nothing_more_does_not_fill_memory(
             hub.publish("t.x", b"x" * 1_000_000)
             time.sleep(0.01)
     server.signal(signal.SIGCONT)
-    eventually(lambda: hub._session is not None and hub._session._client.pending_data_size == 0)
+    eventually(lambda: hub._session is not None and hub._session._unsent == 0)
     hub.publish("t.x", b"again")
 
 

@@ -124,7 +124,7 @@ def test_the_release_is_the_one_that_was_checked() -> None:
 def test_the_private_names_exist() -> None:
     async def check() -> None:
         client = Client()
-        names = ("_sid", "_flush_queue", "_transport", "_send_command", "_flush_pending", "_process_msg")
+        names = ("_sid", "_transport", "_pending", "_pending_data_size", "_process_msg")
         assert [name for name in (*names, "_process_info") if not hasattr(client, name)] == []
         assert TcpTransport().__dict__.keys() >= {"_io_writer", "_bare_io_writer"}
         socket = WebSocketTransport()
@@ -158,9 +158,11 @@ def test_several_messages_leave_as_one_command(scheme: str) -> None:
     async def check() -> None:
         server = FakeServer()
         async with server.listens(scheme) as address, connected(address, scheme) as client:
+            await client.subscribe("c")
             await client.send([("a", b"1", "", ""), ("b", b"22", "reply.to", "")])
             await client.flush(5)
             assert server.received.count(command) == 1
+            assert server.received.index(b"SUB c") < server.received.index(command)
             assert scheme == "nats" or command in server.chunks, "one frame"
             assert client.pending_data_size == 0
             await client.close()

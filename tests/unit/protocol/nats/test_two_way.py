@@ -21,6 +21,8 @@ from bridge.protocol.nats.two_way import (
     GIVE_UP,
     KEEP_ALIVE,
     MOST_IDLE,
+    PERIOD,
+    SEND_AGAIN,
     WINDOW,
     StreamClosedError,
     TwoWay,
@@ -34,13 +36,15 @@ class Link:
 
     def __init__(self):
         self.sent = deque()
+        self.calls = 0
         self.down = False
         self.tasks = []
 
-    def publish(self, _subject, data):
+    def publish(self, _subject, *messages):
         if self.down:
             raise SiteDownError("no connection")
-        self.sent.append(data)
+        self.calls += 1
+        self.sent.extend(messages)
 
     def every(self, _seconds, task):
         self.tasks.append(task)
@@ -129,6 +133,44 @@ def test_an_end_that_claims_to_have_taken_what_it_has_not_received_fills_no_memo
         network.ends[0].send(1, bytes(CHUNK))
         network.ends[0].deliver(pack_chunk(StreamHead(seen=0, taken=10**9), b""))
     assert len(network.ends[0]._kept) <= WINDOW
+
+
+def test_a_window_is_sent_at_once():
+    network = Network()
+    network.ends[0].send(1, bytes(CHUNK * WINDOW), end=True)
+    assert network.links[0].calls == 1
+    network.carry()
+    received = [network.ends[1].receive() for _ in range(WINDOW)]
+    assert [head.end for head, _ in received] == [False] * (WINDOW - 1) + [True]
+    assert b"".join(data for _, data in received) == bytes(CHUNK * WINDOW)
+
+
+def test_half_a_window_is_confirmed_at_once_and_less_a_little_later():
+    network = Network()
+    for _ in range(WINDOW // 2 - 1):
+        network.ends[0].send(1, b"x")
+        network.carry()
+        network.ends[1].receive()
+    assert network.links[1].calls == 0
+    network.pass_time(PERIOD)
+    network.carry()
+    assert network.links[1].calls == 1
+    network.pass_time(SEND_AGAIN)
+    assert network.links[0].calls == WINDOW // 2 - 1, "sent again"
+    for _ in range(WINDOW // 2):
+        network.ends[0].send(1, b"x")
+        network.carry()
+        network.ends[1].receive()
+    assert network.links[1].calls == 2
+
+
+def test_the_last_chunk_is_confirmed_at_once():
+    network = Network()
+    network.ends[0].send(1, b"x", end=True)
+    network.carry()
+    network.ends[1].receive()
+    network.carry()
+    assert not network.ends[0]._kept
 
 
 def test_an_end_that_receives_no_more_still_sends():
