@@ -251,6 +251,8 @@ def test_slurm_sd_takes_over_from_the_plugin(left: Left, slurm_sd: SlurmSd) -> N
     new = make_pod("echo $GREETING")
     container = new["spec"]["containers"][0]
     container |= {"image": "/bin/sh", "env": [{"name": "GREETING", "value": "hi"}]}
+    # without a container, the link of the default path would be made in the machine's /dev
+    container["terminationMessagePath"] = "/message"
     container["resources"] = {"limits": {"memory": "100Mi"}, "requests": {"cpu": "7"}}
     new["metadata"]["annotations"] = {"slurm-job.vk.io/flags": "--comment=user --job-name=mine --mem=1"}
     made = client.create(new)
