@@ -16,8 +16,10 @@ from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from cluster.polling import eventually
+from cluster.ports import free_block
 from controllers.reach.reach_connections import Client, ReachConnections
 from controllers.reach.reach_stream import ReachStream
+from tests import processes
 from tests.contract.site import jobs
 
 CLIENT = """
@@ -100,3 +102,17 @@ def said(site: Any, job: str, count: int) -> list[str]:
 
     eventually(lambda: len(read()) >= count, f"{count} lines", 40)
     return read()
+
+
+def check_reach(site: Any) -> None:
+    """Reach a Service from a pod, by its name; the end of the pod ends its stream."""
+    port = free_block(1)
+    job, pod = client(site, f"web:{port}:80", *[f"web.default:{port}"] * 2)
+    with echo_server() as server:
+        stream = serve(site, job, pod, server)
+        assert said(site, job, 2) == [f"web.default:{port} 300000"] * 2
+        assert processes.with_word(str(port)), "the program that listens"
+        jobs.cancel(site, job)
+        stream.join(30)
+    assert not stream.is_alive()
+    eventually(lambda: not processes.with_word(str(port)), "nothing is left", 30)

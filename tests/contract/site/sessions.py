@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import Any
 
 from bridge.errors import SiteRefusedError
@@ -26,6 +27,29 @@ def outcome(session: Session) -> tuple[int, bytes, bytes]:
         return item.code, texts[STDOUT], texts[STDERR]
     finally:
         session.close()
+
+
+def attach(site: Any, job: str, *, stdin: bool = False, tty: bool = False) -> Session:
+    return site.client.open_session(job, CommandOptions(container="main", attach=True, stdin=stdin, tty=tty))
+
+
+def check_attach(site: Any) -> None:
+    """Attach clients to containers with an input and with a terminal."""
+    job = jobs.submit_pod(site, "cat; echo end; exit 3", stdin=True, stdinOnce=True)
+    session = attach(site, job, stdin=True)
+    session.send(b"hello\n")
+    session.end_input()
+    assert outcome(session) == (0, b"hello\nend\n", b"")
+    assert site.wait(job, "ended").containers[0].ended.exit_code == 3
+    jobs.cancel(site, job)
+    job = jobs.submit_pod(site, "read line; stty size; echo $line; exit 4", stdin=True, tty=True)
+    terminal = attach(site, job, stdin=True, tty=True)
+    terminal.resize(123, 45)
+    time.sleep(0.5)
+    terminal.send(b"typed\n")
+    assert outcome(terminal)[1].splitlines()[-2:] == [b"45 123", b"typed"]
+    assert site.wait(job, "ended").containers[0].ended.exit_code == 4
+    jobs.cancel(site, job)
 
 
 def check_commands(site: Any) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from bridge.protocol.model.sessions import CommandOptions, Exit, Session
+from bridge.protocol.model.sessions import Exit, Session
 from bridge.protocol.nats.messages import CancelMessage
 from bridge.protocol.nats.request_table import CANCEL
 from cluster.polling import eventually
 from tests import processes
 from tests.contract.site import jobs
 from tests.contract.site.conftest import Site, new_place
-from tests.contract.site.sessions import outcome
+from tests.contract.site.sessions import attach, outcome
 
 pytestmark = pytest.mark.real
 Run = Callable[..., str]
@@ -46,10 +46,6 @@ def run(site: Any) -> Iterator[Run]:
         with contextlib.suppress(SiteRefusedError):
             jobs.cancel(site, job)
     eventually(lambda: not processes.with_word("keep"), "no keeper is left")
-
-
-def attach(site: Any, job: str, *, stdin: bool = False, tty: bool = False) -> Session:
-    return site.client.open_session(job, CommandOptions(container="main", attach=True, stdin=stdin, tty=tty))
 
 
 class Reader:

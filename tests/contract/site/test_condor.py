@@ -17,7 +17,7 @@ from cluster.polling import eventually
 from cluster.views import SEEN_AS
 from tests.contract.site import arrays, gangs
 from tests.contract.site.conftest import Site
-from tests.contract.site.sessions import check_commands
+from tests.contract.site.session_suite import check_sessions
 
 pytestmark = [pytest.mark.real, pytest.mark.long_only]
 
@@ -25,6 +25,7 @@ NAME = "condor-site"
 SETTINGS = {
     "batch": {"kind": "htcondor", "period": 1, "lost_after": 3, "settle": 4, "lag": 2},
     "announce": {"period": 1, "capacity_period": 1},
+    "limits": {"allow_ports": True, "allow_reach": True},
     "htcondor": {
         "environment": {
             "PATH": "/usr/bin:/bin",
@@ -217,6 +218,7 @@ def test_without_a_dedicated_scheduler_no_group_is_announced_or_waits(site: Any,
     group.check_nothing_left()
 
 
-def test_the_script_of_a_pod_runs_commands(site: Any) -> None:
-    check_commands(site)
+def test_the_script_of_a_pod_runs_commands_and_connects_to_ports_and_services(site: Any) -> None:
+    """Over WebSocket with TLS, as everything at this site."""
+    check_sessions(site)
     gangs.check_commands(site, {})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,12 +19,10 @@ from bridge.errors import SiteRefusedError
 from bridge.protocol.nats.messages import CancelMessage, Empty
 from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, SUBMIT
 from cluster.polling import eventually
-from cluster.ports import free_block, listening
 from tests.contract.site import arrays, gangs
 from tests.contract.site.conftest import Site
-from tests.contract.site.jobs import cancel, submit, submit_pod, uid
-from tests.contract.site.sessions import check_commands
-from tests.contract.site.test_ports import ECHO, talk
+from tests.contract.site.jobs import submit, uid
+from tests.contract.site.session_suite import check_sessions
 from tests.fakes import pbs_commands
 
 pytestmark = pytest.mark.real
@@ -43,7 +40,7 @@ def shared(nats_url: str) -> Iterator[Any]:
         text = (
             f'[pbs]\nbin_dir = "{commands}"\naccount = "project"\nenvironment = {{ A = "a, \\"b\\"", {WAITS} }}\n'
             '[batch]\nkind = "pbs"\nperiod = 0.5\nlost_after = 2\nsettle = 3\nlag = 1\n'
-            "[limits]\nallow_ports = true\n"
+            "[limits]\nallow_ports = true\nallow_reach = true\n"
         )
         with Site(Path(folder), nats_url, "pbs", text) as made:
             made.records = commands.parent / "records"
@@ -230,10 +227,5 @@ def test_a_deleted_job_ends_all_pods_as_cancelled(machines: Any) -> None:
     group.check_nothing_left()
 
 
-def test_the_script_of_a_pod_runs_commands_and_connects_to_its_ports(site: Any) -> None:
-    check_commands(site)
-    port = free_block(2)
-    job = submit_pod(site, f'exec {sys.executable} -c "$0" {port} {port + 1}', args=[ECHO])
-    eventually(lambda: listening(port), "the pod listens")
-    assert talk(site, job, port, b"through a port") == b"through a port.end"
-    cancel(site, job)
+def test_the_script_of_a_pod_runs_commands_and_connects_to_ports_and_services(site: Any) -> None:
+    check_sessions(site)

@@ -13,10 +13,8 @@ from bridge.errors import SiteRefusedError, SiteUnknownOutcomeError
 from bridge.protocol.nats.messages import CancelMessage
 from bridge.protocol.nats.request_table import CANCEL, SUBMIT
 from cluster.polling import eventually
-from cluster.ports import free_block
-from tests import processes
 from tests.contract.site import reaching
-from tests.contract.site.jobs import cancel, check_replaced_after_unused, submit, uid
+from tests.contract.site.jobs import check_replaced_after_unused, submit, uid
 
 pytestmark = pytest.mark.real
 
@@ -54,15 +52,7 @@ def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
 @pytest.mark.each_version
 @pytest.mark.not_on("26.05", reason="its root directory has no pivot_root, which mounts /etc/hosts")
 def test_a_pod_reaches_a_service_through_a_step_of_its_job(site: Any) -> None:
-    port = free_block(1)
-    job, pod = reaching.client(site, f"web:{port}:80", *[f"web.default:{port}"] * 2)
-    with reaching.echo_server() as server:
-        stream = reaching.serve(site, job, pod, server)
-        assert reaching.said(site, job, 2) == [f"web.default:{port} 300000"] * 2
-        cancel(site, job)
-        stream.join(30)
-    assert not stream.is_alive()
-    eventually(lambda: not processes.in_folder(site.folder / "jobs" / job), "nothing is left", 30)
+    reaching.check_reach(site)
 
 
 def test_what_was_asked_for_arrives(site: Any) -> None:

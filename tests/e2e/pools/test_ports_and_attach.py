@@ -18,7 +18,7 @@ from tests.e2e.pools.test_commands import Terminal, words
 
 pytestmark = pytest.mark.real
 
-SITES = ("local-site", "slurm-site")
+SITES = ("condor-site", "slurm-site")
 LISTENER = """
 import http.server, os
 class Server(http.server.ThreadingHTTPServer):
