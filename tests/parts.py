@@ -35,7 +35,7 @@ PARTS: Mapping[str, Part] = {
     "sites": Part(40, "300 kills of daemons of sites, NATS servers and the hub, and 150 while pods race"),
     "outages": Part(28, "outages of sites, nodes, NATS servers, plugins and the API server; groups at an HTCondor"),
     "install": Part(38, "chart, kind, quick start, release, docs site, traces"),
-    "services": Part(9, "JupyterHub, whose servers are pods at sites, and Dask with workers there"),
+    "services": Part(9, "JupyterHub, whose servers are pods at sites, Dask with workers there, and kube-proxy"),
     "fuzz": Part(30, "fuzzing at full length, and unit tests on other versions of Python"),
 }
 _LONGER = {
@@ -45,6 +45,7 @@ _LONGER = {
     "tests/chaos/test_pools.py": "sites",
     "tests/chaos/test_race.py": "sites",
     "tests/chaos/": "outages",
+    "tests/contract/controllers/test_kube_proxy.py": "services",
     "tests/contract/hack/": "install",
     "tests/contract/site/": "outages",
     "tests/e2e/helm/": "install",

@@ -54,6 +54,7 @@ MACHINE = {
     "qemu-aarch64-static": "qemu-user-static",
     "skopeo": "skopeo",
     "ip": "iproute2",
+    "nft": "nftables",
     "mkfs.xfs": "xfsprogs",
     "mkfs.btrfs": "btrfs-progs",
     "runc": "runc",

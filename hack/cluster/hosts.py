@@ -26,18 +26,23 @@ class Hosts:
         """Return the IP address of a host."""
         return str(self._network[11 + self.names.index(name)])
 
+    @property
+    def own_address(self) -> str:
+        """The address of this machine in the network."""
+        return str(self._network[1])
+
     def enter(self, name: str) -> list[str]:
         """Return the prefix of a command that runs on a host."""
-        return [_ip(), "netns", "exec", self._namespace(name)]
+        return [_ip(), "netns", "exec", self.namespace(name)]
 
     def start(self) -> None:
         """Make the network and its hosts."""
         self.stop()
         _run("link", "add", self._bridge, "type", "bridge")
-        _run("addr", "add", f"{self._network[1]}/24", "dev", self._bridge)
+        _run("addr", "add", f"{self.own_address}/24", "dev", self._bridge)
         _run("link", "set", self._bridge, "up")
         for name in self.names:
-            space, outside = self._namespace(name), self._link(name)
+            space, outside = self.namespace(name), self._link(name)
             _run("netns", "add", space)
             _run("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
             _run("link", "set", outside, "master", self._bridge, "up")
@@ -51,7 +56,7 @@ class Hosts:
             with contextlib.suppress(ClusterError):
                 _run("link", "del", self._link(name))  # the kernel removes the ends inside the namespaces later
             with contextlib.suppress(ClusterError):
-                _run("netns", "del", self._namespace(name))
+                _run("netns", "del", self.namespace(name))
         with contextlib.suppress(ClusterError):
             _run("link", "del", self._bridge)
 
@@ -63,7 +68,8 @@ class Hosts:
         """Connect a host again."""
         _run("link", "set", self._link(name), "master", self._bridge)
 
-    def _namespace(self, name: str) -> str:
+    def namespace(self, name: str) -> str:
+        """Return the name of a host's network namespace."""
         return f"{self._bridge}-{name}"
 
     def _link(self, name: str) -> str:

@@ -45,7 +45,7 @@ class GoModule:
     """A Go module of ``hack/tools`` besides the first one, and the programs that are built from it."""
 
     name: str
-    """Name of its folder and of the stamp of its versions."""
+    """Name of the stamp of its versions, and of its folder."""
     subject: str
     minutes: float
     """How long the build takes on 2 cores."""
@@ -53,11 +53,13 @@ class GoModule:
     flags: str = ""
     after: Callable[[Path], None] | None = None
     """What else is taken from the module, after each build."""
+    of: str = ""
+    """Name of its folder, if that is the folder of another one."""
 
     @property
     def folder(self) -> Path:
         """Folder of its go.mod."""
-        return TOOLS / self.name
+        return TOOLS / (self.of or self.name)
 
 
 def gang_manifests_folder() -> Path:
@@ -207,6 +209,10 @@ KIND = GoModule(
     _version_flags(KUBERNETES),
 )
 """kind, and what its nodes need besides the control plane (see :mod:`cluster.kind`)."""
+KUBE_PROXY = GoModule(
+    "kube-proxy", "kube-proxy", 2, {"kube-proxy": KIND.packages["kube-proxy"]}, KIND.flags, of=KIND.name
+)
+"""kube-proxy alone, of the same module."""
 
 
 def _control_plane_module(version: str) -> GoModule:

@@ -47,7 +47,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.path == "/slow":
             time.sleep(8)
-        self.wfile.write(self.path.encode())
+        self.wfile.write((sys.argv[1] if self.path == "/who" else self.path).encode())
     def log_message(self, *args):
         pass
 class Server(http.server.ThreadingHTTPServer):
