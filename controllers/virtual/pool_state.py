@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from bridge.clock import Clock, rfc3339
 from bridge.control.brake import Brake
 from bridge.core.threads import Supervisor
 from bridge.core.workers import Workers
 from bridge.kube.cache import Cache
-from bridge.pools.pool_interface import Pool
+from bridge.pools.pool_interface import Pool, SiteFolders
 from bridge.workload import pods, queue_wait
 from controllers.virtual import race_decide, virtual_pod_decide
+from controllers.virtual.node_manifest import PoolStatus
 from controllers.virtual.pod_state import Entry, Pod
 
 
@@ -44,6 +46,11 @@ class PoolState:
     def __post_init__(self) -> None:
         """Make the lock."""
         self._lock = threading.Lock()
+
+    @property
+    def folders(self) -> SiteFolders | None:
+        """The folders of the pool's site."""
+        return self.pool.folders if self.pool is not None else None
 
     def racer(self, uid: str) -> Pod | None:
         """Return the pod with this UID if it has a place here and no node."""
@@ -149,6 +156,45 @@ class LoopState:
     folder_problem: str = ""
     renewed_at: float = float("-inf")
     sweep: Iterator[str] = field(default_factory=lambda: iter(()))
+
+
+def pool_status(
+    record: PoolState, loop_state: LoopState, *, remembered: int, may_reach: bool, clock: Clock
+) -> PoolStatus:
+    """Return what the decision about the virtual node of a pool depends on; ``remembered`` jobs are known there."""
+    pool, folders = record.pool, record.folders
+    status = PoolStatus(
+        record.name,
+        bound=len(record.cache) if record.cache.synced else None,
+        remembered=remembered,
+        folder=folders.folder if folders is not None else "",
+        folder_problem=loop_state.folder_problem,
+    )
+    if pool is None or (announced := pool.announced()) is None:
+        return status
+    announce, heard = announced
+    # once for each announcement: computed again after a step of the clock, the text would differ and cause a write
+    if loop_state.heard[0] != heard:
+        loop_state.heard = (heard, rfc3339(clock.time() - (clock.monotonic() - heard)))
+        loop_state.expected_wait = expected_wait(pool, clock.time())
+    races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
+    gang_races: bool | None = None
+    if record.racers is not None:
+        holds = pool.holds
+        races, gang_races = (holds.allows_race(), holds.allows_gang_race()) if holds is not None else (False, False)
+    return replace(
+        status,
+        announce=announce,
+        heard=heard,
+        heard_at=loop_state.heard[1],
+        readiness=pool.ready(),
+        races=races,
+        gangs=pool.gangs,
+        heterogeneous_gangs=pool.heterogeneous_gangs,
+        reaches=pool.reaches is not None and may_reach,
+        gang_races=gang_races,
+        expected_wait=loop_state.expected_wait,
+    )
 
 
 def expected_wait(pool: Pool, now: float) -> float:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from bridge import names
-from bridge.clock import rfc3339
 from bridge.control.control_loop import KubeDependencies, Loop
 from bridge.core import isolation
 from bridge.core.threads import Supervisor
@@ -18,7 +16,7 @@ from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.pools.pool_interface import Pool, SiteFolders
+from bridge.pools.pool_interface import Pool
 from bridge.pools.registry import PoolSource
 from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
 from bridge.workload import exposure, pods, pool_selection, reaching
@@ -28,7 +26,7 @@ from controllers.virtual.node_manifest import NodeSettings, PoolStatus
 from controllers.virtual.node_writer import NodeWriter
 from controllers.virtual.object_follower import ObjectFollower
 from controllers.virtual.pod_reconciler import PodReconciler
-from controllers.virtual.pool_state import LoopState, PoolProgress, PoolState, expected_wait
+from controllers.virtual.pool_state import LoopState, PoolProgress, PoolState, pool_status
 from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Racers
 from controllers.virtual.race_decide import prune as prune_racers
@@ -204,7 +202,7 @@ class VirtualNodes(Loop):
 
     def _choose_folder(self, record: PoolState, node: Mapping[str, Any]) -> bool:
         """Choose the folder of the pool's site; return whether it is the one in the node's annotation."""
-        loop_state, folders = self._loop_states[record.name], _folders(record.pool)
+        loop_state, folders = self._loop_states[record.name], record.folders
         if folders is None:
             loop_state.folder_problem = ""
             return True
@@ -280,45 +278,16 @@ class VirtualNodes(Loop):
 
     def _readable_state(self, record: PoolState) -> PoolStatus | None:
         try:
-            return self._state(record)
+            return pool_status(
+                record,
+                self._loop_states[record.name],
+                remembered=self._pools.remembered(record.name),
+                may_reach=self._may_reach(record.name),
+                clock=self.clock,
+            )
         except Exception as error:
             isolation.report("virtual-nodes", record.name, error)
             return None
-
-    def _state(self, record: PoolState) -> PoolStatus:
-        pool, loop_state, folders = record.pool, self._loop_states[record.name], _folders(record.pool)
-        state = PoolStatus(
-            record.name,
-            bound=len(record.cache) if record.cache.synced else None,
-            remembered=self._pools.remembered(record.name),
-            folder=folders.folder if folders is not None else "",
-            folder_problem=loop_state.folder_problem,
-        )
-        if pool is None or (announced := pool.announced()) is None:
-            return state
-        announce, heard = announced
-        # once for each announcement: computed again after a step of the clock, the text would differ and cause a write
-        if loop_state.heard[0] != heard:
-            loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
-            loop_state.expected_wait = expected_wait(pool, self.clock.time())
-        races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
-        gang_races: bool | None = None
-        if self._racers is not None:
-            holds = pool.holds
-            races, gang_races = (holds.allows_race(), holds.allows_gang_race()) if holds is not None else (False, False)
-        return replace(
-            state,
-            announce=announce,
-            heard=heard,
-            heard_at=loop_state.heard[1],
-            readiness=pool.ready(),
-            races=races,
-            gangs=pool.gangs,
-            heterogeneous_gangs=pool.heterogeneous_gangs,
-            reaches=pool.reaches is not None and self._may_reach(pool.name),
-            gang_races=gang_races,
-            expected_wait=loop_state.expected_wait,
-        )
 
     def _update(self, record: PoolState, state: PoolStatus, view: virtual_node_decide.NodesView) -> None:
         announce, loop_state = state.announce, self._loop_states[record.name]
@@ -366,7 +335,3 @@ class VirtualNodes(Loop):
 
 def _uses_services(pod: Mapping[str, Any]) -> bool:
     return exposure.is_exposed(pod) or reaching.is_reaching(pod)
-
-
-def _folders(pool: Pool | None) -> SiteFolders | None:
-    return pool.folders if pool is not None else None

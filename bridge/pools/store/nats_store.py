@@ -17,8 +17,8 @@ from bridge.core.threads import at_once
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.pools.store.synchronizer import StoreError
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.nats_session import Respond
 from bridge.protocol.nats.subjects import BucketSubjects
+from bridge.protocol.nats.subscription import Respond
 
 TIMEOUT = 5.0
 """Seconds to wait for an answer, and for the next value of a load."""

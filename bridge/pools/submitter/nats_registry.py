@@ -17,11 +17,10 @@ from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.nats.envelope import LIMITS, GarbledError, M, check_pool, parse, unpack
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.nats_session import Respond
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_table import SUBMIT
 from bridge.protocol.nats.subjects import ANY, Subjects, kind_of, pool_of
-from bridge.protocol.nats.subscription import Subscription
+from bridge.protocol.nats.subscription import Respond, Subscription
 from bridge.telemetry.metrics import POOL_FLOODS, POOL_MESSAGES_UNUSABLE
 
 __all__ = ["PERIOD", "NatsPools", "SubmitterPool"]

@@ -15,8 +15,8 @@ from bridge.protocol.nats.envelope import pack, parse_chunk
 from bridge.protocol.nats.log_streams import CHUNK, GIVE_UP, WINDOW
 from bridge.protocol.nats.messages import LogAck, LogChunk
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.nats_session import Respond
 from bridge.protocol.nats.subjects import Subjects
+from bridge.protocol.nats.subscription import Respond
 
 _ACK_EVERY = WINDOW // 4
 _ACK_PERIOD = 1.0

@@ -17,8 +17,8 @@ from bridge.logs import kv
 from bridge.protocol.nats.envelope import pack_chunk, parse
 from bridge.protocol.nats.messages import LogAck, LogChunk
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.nats_session import Respond
 from bridge.protocol.nats.subjects import Subjects, last_token, owner_of
+from bridge.protocol.nats.subscription import Respond
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 from bridge.core.threads import Supervisor
 from bridge.errors import ConfigError, SiteDownError
 from bridge.logs import kv
-from bridge.protocol.nats.nats_session import Handler, Route, Session
-from bridge.protocol.nats.subscription import Subscription
+from bridge.protocol.nats.nats_session import Session
+from bridge.protocol.nats.subscription import Handler, Route, Subscription
 
 log = logging.getLogger(__name__)
 

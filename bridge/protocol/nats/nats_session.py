@@ -28,6 +28,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from bridge.errors import SiteDownError, SiteTooLargeError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.protocol.nats.nats_client import DirectClient
+from bridge.protocol.nats.subscription import Respond, Route, TracedRespond
 from bridge.telemetry import tracing
 
 log = logging.getLogger(__name__)
@@ -41,32 +42,6 @@ _CLOSE_TIMEOUT = 2.0
 _TURN = 64 * 1024
 """Bytes to send before the loop runs other tasks, approximately."""
 _SUBJECT = re.compile(r"\S+")
-
-Respond = Callable[[bytes], None]
-Handler = Callable[[str, bytes, Respond | None], None]
-"""Takes the subject, the data and, for a request, the function that answers it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TracedRespond:
-    """The function that answers a request with a trace context, and this context."""
-
-    respond: Respond
-    traceparent: str
-
-    def __call__(self, data: bytes) -> None:
-        """Answer the request."""
-        self.respond(data)
-
-
-@dataclass(eq=False, slots=True)
-class Route:
-    """A subscription to a subject. ``deliver`` is called on the loop and must not block."""
-
-    subject: str
-    queue: str
-    deliver: Handler
-
 
 _Answer = queue.SimpleQueue[bytes | Exception]
 """Holds one answer or error; a second one is ignored. A future would cost ten times as much."""

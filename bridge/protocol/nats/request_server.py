@@ -18,9 +18,9 @@ from bridge.protocol.nats import messages
 from bridge.protocol.nats.envelope import LIMITS, GarbledError, pack, parse, parse_body
 from bridge.protocol.nats.log_streams import StreamClosed, Streams, Write
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.nats_session import Respond, TracedRespond
 from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS, REACH, REQUESTS, A, B, RequestKind
 from bridge.protocol.nats.subjects import ANY, Subjects, last_token, owner_of
+from bridge.protocol.nats.subscription import Respond, TracedRespond
 from bridge.protocol.nats.two_way import StreamClosedError, TwoWay, TwoWays
 from bridge.telemetry import tracing
 

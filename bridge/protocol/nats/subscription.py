@@ -6,14 +6,38 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bridge.logs import kv
-from bridge.protocol.nats.nats_session import Handler, Respond, Route
 
 log = logging.getLogger(__name__)
 
 POLL = 1.0
 """Seconds between two checks of a waiting thread whether the process stops."""
+Respond = Callable[[bytes], None]
+Handler = Callable[[str, bytes, Respond | None], None]
+"""Takes the subject, the data and, for a request, the function that answers it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRespond:
+    """The function that answers a request with a trace context, and this context."""
+
+    respond: Respond
+    traceparent: str
+
+    def __call__(self, data: bytes) -> None:
+        """Answer the request."""
+        self.respond(data)
+
+
+@dataclass(eq=False, slots=True)
+class Route:
+    """A subscription to a subject. ``deliver`` is called on the loop and must not block."""
+
+    subject: str
+    queue: str
+    deliver: Handler
 
 
 class Subscription:

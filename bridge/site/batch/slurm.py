@@ -11,21 +11,15 @@ import shlex
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Literal
-
-from pydantic import Field
 
 from bridge import names
 from bridge.errors import BatchError
-from bridge.logs import kv
-from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
-from bridge.site.batch import adopted, array_files, batch_interface, batch_user, commands
+from bridge.site.batch import adopted, array_files, batch_interface, batch_user, commands, slurm_words
 from bridge.site.batch import slurm_text as text
-from bridge.site.batch.slurm_flags import allowed_flags, check_caps, check_no_amounts, held_options, merged, without_own
+from bridge.site.batch.slurm_words import Slurm
 
 log = logging.getLogger(__name__)
 
-MIB = 2**20
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
 # squeue and sacct print local times without a zone; as seconds since 1970 they are unambiguous
 _EPOCH = {"SLURM_TIME_FORMAT": "%s"}
@@ -56,32 +50,6 @@ _LATER = re.compile(
 
 _SCHEDULER = re.compile(r"^SchedulerType\s*=\s*(\S+)\s*$", re.MULTILINE | re.ASCII)
 _ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*(\d+)\s*$", re.MULTILINE | re.ASCII)
-
-
-Program = Literal["sbatch", "squeue", "scancel", "sinfo", "sacct", "scontrol", "srun"]
-
-
-class Slurm(SettingsPart):
-    """``[slurm]``: used with ``batch.kind = "slurm"``."""
-
-    read_at_start = True
-    bin_dir: AbsolutePath | None = Field(
-        None, examples=["/opt/slurm/bin"], description="Directory of sbatch, squeue, ...; default: PATH."
-    )
-    programs: dict[Program, Words] = Field(
-        {}, description='Words instead of a command, e.g. { sbatch = ["/opt/bin/my-sbatch"] }.'
-    )
-    bash: AbsolutePath = Field("/bin/bash", description="bash on the machines that run jobs.")
-    timeout: Seconds = Field(30, description="Seconds for each command.")
-    account: str | None = Field(None, examples=["project"], description="If the flavor names none.")
-    partition: str | None = Field(None, examples=["batch"], description="If the flavor names none.")
-    qos: str | None = Field(None, examples=["normal"], description="If the flavor names none.")
-    options: Words = Field([], description="More options of sbatch.")
-    gres: dict[str, str] = Field(
-        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Gres for an extended resource, e.g. gpu:a100."
-    )
-    environment: batch_interface.Environment = Field({})
-    accounting: Literal["auto", "never"] = Field("auto", description="Run sacct for jobs that squeue no longer lists.")
 
 
 class SlurmBatch(batch_interface.BatchSystem):
@@ -124,7 +92,9 @@ class SlurmBatch(batch_interface.BatchSystem):
         script = f"#!{self._config.bash}\nexec {self._bash_word} {folder}/job.sh >>{folder}/script.log 2>&1\n"
         # sbatch(1): a colon separates the components of a heterogeneous job
         words = [
-            word for part in request.components for word in (":", *self.words(part, in_group=bool(request.others)))
+            word
+            for part in request.components
+            for word in (":", *slurm_words.words(self._config, part, in_group=bool(request.others)))
         ]
         words = words[1:]
         user = batch_user.hand_over(request.folder, words)
@@ -175,7 +145,7 @@ class SlurmBatch(batch_interface.BatchSystem):
         """Run sbatch once. The script that Slurm stores finds the pod of its index in the file of the array."""
         enter = self._array_files.enter(request.array, request.folder.parent, "SLURM_ARRAY_TASK_ID")
         script = f'#!{self._config.bash}\n{enter}exec {self._bash_word} "$PWD/job.sh" >>script.log 2>&1\n'
-        words = self.words(request)
+        words = slurm_words.words(self._config, request)
         if any(word.startswith("--uid=") for word in words):
             raise BatchError("an array can't run as another user: its file is the submitter's")
         words.append(f"--array=0-{len(pods) - 1}")
@@ -192,90 +162,9 @@ class SlurmBatch(batch_interface.BatchSystem):
             found.setdefault(job.uid, job.id)
         return found
 
-    def words(self, request: batch_interface.BatchJobRequest, *, in_group: bool = False) -> list[str]:
-        """Return the options of sbatch for a component; raises :class:`BatchError` if the user's flags are not allowed.
-
-        With ``flags_win``, the user's flags replace the options of the flavor, and these replace the pod's requests.
-        Otherwise the last of two equal options applies. So the requests of the pod come first, then the user's flags,
-        then the options on which the submitter relies, and last the options of the site.
-        """
-        flavor, slurm = request.flavor, self._config
-        together, in_group = request.together, in_group or request.members > 1
-        requested_options = [
-            f"--nodes={request.machines}",
-            f"--ntasks={request.members}",
-            *([f"--ntasks-per-node={together}"] if in_group else []),
-            f"--cpus-per-task={request.cpus}",
-            f"--mem={math.ceil(request.memory * together / MIB)}M",
-        ]
-        if request.time_limit is not None:
-            # a plain number counts minutes: see sbatch(1)
-            requested_options.append(f"--time={max(1, math.ceil(request.time_limit / 60))}")
-        if request.traceparent:  # a comment of the user or of the site replaces it
-            requested_options.append(f"--comment=traceparent={request.traceparent}")
-        if gres := self._gres(request, together):
-            requested_options.append(f"--gres={','.join(gres)}")
-        keys = ("account", "partition", "qos", "reservation", "nodelist")
-        site_values = {name: getattr(flavor, name, "") or getattr(slurm, name, "") for name in keys}
-        site_options = [f"--{name}={value}" for name, value in site_values.items() if value]
-        site_options += [*slurm.options, *(flavor.flags if flavor else ())]
-        if request.flags_win:
-            flags, left_out = without_own(request.flags)
-            if left_out:
-                log.warning("flags that podbridge sets itself", extra=kv(job=request.uid, ignored=",".join(left_out)))
-            uid_option = f"--uid={os.geteuid()}"  # sbatch allows --uid to root only
-            options = [
-                flag for flag in merged(requested_options, without_own(site_options)[0], flags) if flag != uid_option
-            ]
-            return [*options, *self._required_options(request)]
-        flags = allowed_flags(request.flags)
-        if in_group:
-            check_no_amounts(flags)
-        capped_flavor = flavor.name if flavor and flavor.max_resources else ""
-        check_caps(flags, held_options(site_options), request.most_seconds, capped_flavor)
-        return [*requested_options, *flags, *self._required_options(request), *site_options]
-
-    @staticmethod
-    def _required_options(request: batch_interface.BatchJobRequest) -> list[str]:
-        return [
-            "--parsable",
-            f"--job-name={request.name}",
-            # slurmctld requeues batch jobs after a node failure (JobRequeue=1 is the default); job.sh runs once only
-            "--no-requeue",
-            "--input=/dev/null",
-            "--output=/dev/null",
-            "--error=/dev/null",
-            "--export=ALL",
-            f"--chdir={request.folder.parent if request.array else request.folder}",
-        ]
-
-    def _gres(self, request: batch_interface.BatchJobRequest, together: int) -> list[str]:
-        """Return the generic resources of the flavor, and the GPUs of the ``together`` pods of a machine.
-
-        The GPUs are of the flavor's kind, if it names one.
-        """
-        flavor_gres = list(request.flavor.generic_resources) if request.flavor else []
-        if not request.gpus:
-            return flavor_gres
-        kinds = [re.sub(r":[0-9]+$", "", item) for item in flavor_gres if item.split(":")[0] == "gpu"]
-        other_gres = [item for item in flavor_gres if item.split(":")[0] != "gpu"]
-        kind = kinds[0] if kinds else self._config.gres.get(request.gpu_resource, "gpu")
-        return [*other_gres, f"{kind}:{request.gpus * together}"]
-
     def gang_starter(self, request: batch_interface.BatchJobRequest, mpi: str) -> batch_interface.GangStarter:
-        """Return srun with the options that keep the pods of a group apart: the end of one ends no other.
-
-        One srun for all components: its tasks have the ranks of the group, and form one MPI job.
-        """
-        slurm = self._config
-        command = list(slurm.programs.get("srun") or [f"{slurm.bin_dir}/srun" if slurm.bin_dir else "srun"])
-        for number, part in enumerate(request.components):
-            if request.others:
-                command += [":"] * (number > 0) + [f"--het-group={number}"]
-            # srun takes the number of CPUs from sbatch in some versions only
-            command += [f"--ntasks={part.members}", f"--cpus-per-task={part.cpus}", "--distribution=block"]
-            command += ["--kill-on-bad-exit=0", "--wait=0", f"--mpi={mpi}"]
-        return batch_interface.GangStarter(command, "member")
+        """Return srun with the options that keep the pods of a group apart."""
+        return batch_interface.GangStarter(slurm_words.gang_command(self._config, request, mpi), "member")
 
     def heterogeneous_problem(self) -> str:
         """Run scontrol: only the backfill scheduler starts heterogeneous jobs."""

@@ -5,7 +5,8 @@ from typing import Any
 
 from bridge.config.pools import NatsSection
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.nats_session import Route, Session
+from bridge.protocol.nats.nats_session import Session
+from bridge.protocol.nats.subscription import Route
 
 
 class FakeSession:
