@@ -13,7 +13,7 @@ from bridge.config.hub import Config
 from bridge.config.policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
-from bridge.workload import exposure, groups, pool_selection, reaching, resources, shortfall
+from bridge.workload import exposure, groups, pool_selection, reaching, resources
 from bridge.workload.annotations import JobSettings
 from bridge.workload.devices import extended_claims
 from bridge.workload.groups import InvalidGroupError
@@ -77,7 +77,7 @@ class _Request:
 
     def shortfall(self, config: Config) -> list[str]:
         """List the requests that Slurm cannot satisfy."""
-        return [] if self.problems else shortfall.problems(self.settings, self.resources, config.gres)
+        return [] if self.problems else job_annotations.below_requests(self.settings, self.resources, config.gres)
 
 
 def create(

@@ -1,16 +1,18 @@
-"""Objects of resources that the API server may not serve: an API version of another release, or a CRD that is absent.
+"""What the API server is and serves: the identity and version of the cluster, and the objects of optional resources.
 
-For such a resource, the API server answers 404 with plain text. A proxy may do the same for any request, so this answer
-alone does not show that the object does not exist. The list of the served resources does.
+A resource may not be served: an API version of another release, or a CRD that is absent. For such a resource, the API
+server answers 404 with plain text. A proxy may do the same for any request, so this answer alone does not show that the
+object does not exist. The list of the served resources does.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from bridge.errors import KubeNotFoundError, KubeUnavailableError
+from bridge import names
+from bridge.errors import KubeError, KubeNotFoundError, KubeUnavailableError
 from bridge.kube.kube_client import KubeClient
-from bridge.kube.resources import Resource
+from bridge.kube.resources import NAMESPACES, Resource
 
 
 def get_if_served(
@@ -48,3 +50,31 @@ def is_served(client: KubeClient, resource: Resource) -> bool:
     root = "apis" if resource.group else "api"
     resources = client.get(f"/{root}/{resource.api_version}").get("resources") or ()
     return any(entry["name"] == resource.plural for entry in resources)
+
+
+def cluster_id(kube: KubeClient, installation: str) -> str:
+    """Return the owner of an installation's jobs, which identifies it in Slurm and at sites.
+
+    It is the UID of the namespace kube-system, for an installation with another name than ``podbridge`` followed by
+    ``-`` and the name: two installations of one cluster may share one Slurm. Raises ``Kube*`` errors.
+    """
+    return owner(str(kube.get(NAMESPACES.path(name="kube-system"))["metadata"]["uid"]), installation)
+
+
+def owner(uid: str, installation: str) -> str:
+    """Return the owner of an installation's jobs; ``uid`` is that of kube-system (36 characters)."""
+    return uid if installation == names.COMPONENT else f"{uid}-{installation}"
+
+
+def node_version(kube: KubeClient) -> str:
+    """Return the kubelet version of virtual nodes: the API server's version with ``-podbridge`` appended.
+
+    Kubernetes compares the versions of nodes with that of the API server. If the API server refuses the request, the
+    result is ``v0.0.0-podbridge``. Raises retryable ``Kube*`` errors.
+    """
+    try:
+        return f"{kube.get('/version').get('gitVersion', 'v0.0.0')}-{names.COMPONENT}"
+    except KubeError as error:
+        if error.retryable:
+            raise
+        return f"v0.0.0-{names.COMPONENT}"

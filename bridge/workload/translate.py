@@ -15,7 +15,7 @@ from bridge.slurm import components
 from bridge.slurm.models import GroupRef, JobLink, JobRequest, PodRef
 from bridge.slurm.versions import ApiVersion
 from bridge.workload import annotations as job_annotations
-from bridge.workload import links, pods, quantity, resources, shortfall, slurm_partition
+from bridge.workload import links, pods, quantity, resources, slurm_partition
 from bridge.workload.devices import gres
 from bridge.workload.resources import Resources
 
@@ -48,7 +48,7 @@ def request(
     """
     settings = job_annotations.read(pod["metadata"].get("annotations") or {})
     requests = resources.pod_requests(pod["spec"])
-    if problems := shortfall.problems(settings, requests, config.gres):
+    if problems := job_annotations.below_requests(settings, requests, config.gres):
         raise job_annotations.InvalidAnnotationsError("; ".join(problems), hint="raise the annotation, or leave it out")
     exclusive = bool(settings.get(names.EXCLUSIVE, config.exclusive))
     external = _external(config, version)

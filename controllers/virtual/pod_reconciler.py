@@ -21,7 +21,7 @@ from bridge.pools.pool_interface import Pool
 from bridge.protocol.model.jobs import JobStatus
 from bridge.telemetry.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS, counted, label_of
 from bridge.workload import pods
-from controllers.virtual import race_decide, virtual_pod_actions, virtual_pod_decide
+from controllers.virtual import race_decide, virtual_pod_decide
 from controllers.virtual.pod_state import Entry, ObjectKey, Pod, PodView, PoolView
 from controllers.virtual.pool_state import PoolState
 from controllers.virtual.virtual_pod_act import PodActor
@@ -35,17 +35,17 @@ FAILED_AGAIN = 15.0
 """Seconds until the next decision about a pod after an unexpected error."""
 LATE = 60.0
 """Seconds after its time-out for which an unknown pool may still carry out a submission."""
-_URGENCY: dict[type[virtual_pod_actions.Action], int] = {
+_URGENCY: dict[type[virtual_pod_decide.Action], int] = {
     # a script that has started holds its nodes while it waits for the grant
     race_decide.Grant: 0,
-    virtual_pod_actions.Cancel: 1,
-    virtual_pod_actions.Look: 2,
-    virtual_pod_actions.Forget: 4,
-    virtual_pod_actions.Submit: 5,
+    virtual_pod_decide.Cancel: 1,
+    virtual_pod_decide.Look: 2,
+    virtual_pod_decide.Forget: 4,
+    virtual_pod_decide.Submit: 5,
     race_decide.Offer: 6,
-    virtual_pod_actions.Refresh: 7,  # a change of one object may concern the volumes of ten thousand pods
+    virtual_pod_decide.Refresh: 7,  # a change of one object may concern the volumes of ten thousand pods
     race_decide.Withdraw: 1,
-    virtual_pod_actions.Orphan: 8,
+    virtual_pod_decide.Orphan: 8,
 }
 """Priority of the actions that run on the pool's workers; smaller first. Other actions run at once."""
 
@@ -150,7 +150,7 @@ class PodReconciler:
             return False
         try:
             return not isinstance(
-                virtual_pod_decide.decide(self._view(record, uid, pod, job, entry)), virtual_pod_actions.Wait | None
+                virtual_pod_decide.decide(self._view(record, uid, pod, job, entry)), virtual_pod_decide.Wait | None
             )
         except Exception as error:
             isolation.report("virtual-pods", uid, error)
@@ -219,11 +219,11 @@ class PodReconciler:
             entry.settled = None if pod is None or job is None else (pod["metadata"]["resourceVersion"], job)
             return
         self._carry_out(action, uid, record, entry)
-        if changed_at is not None and isinstance(action, virtual_pod_actions.Write) and not entry.failures:
+        if changed_at is not None and isinstance(action, virtual_pod_decide.Write) and not entry.failures:
             POOL_EVENT_SECONDS.observe(self._clock.monotonic() - changed_at)
 
-    def _carry_out(self, action: virtual_pod_actions.Action, uid: str, record: PoolState, entry: Entry) -> None:
-        if isinstance(action, virtual_pod_actions.Wait):
+    def _carry_out(self, action: virtual_pod_decide.Action, uid: str, record: PoolState, entry: Entry) -> None:
+        if isinstance(action, virtual_pod_decide.Wait):
             self._queue.add_after((record.name, uid), max(0.01, action.seconds))
         elif type(action) in _URGENCY:
             self._submit_to_pool(uid, record, action, entry)
@@ -265,7 +265,7 @@ class PodReconciler:
             entry.lifecycle = NEW.after(Event.SEND).unanswered(until)
         return entry
 
-    def _submit_to_pool(self, uid: str, record: PoolState, action: virtual_pod_actions.Action, entry: Entry) -> None:
+    def _submit_to_pool(self, uid: str, record: PoolState, action: virtual_pod_decide.Action, entry: Entry) -> None:
         """Run a request to the site on the pool's workers, and queue the pod again afterwards."""
         with self._lock:
             record.calls.add(uid)
@@ -284,7 +284,7 @@ class PodReconciler:
                 record.calls.discard(uid)
             self._queue.add_after((record.name, uid), GATHER)
 
-    def _act(self, uid: str, record: PoolState, action: virtual_pod_actions.Action, entry: Entry) -> None:
+    def _act(self, uid: str, record: PoolState, action: virtual_pod_decide.Action, entry: Entry) -> None:
         kind = label_of(type(action))
         try:
             with counted(POOL_ACTIONS, kind):

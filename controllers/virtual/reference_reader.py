@@ -6,20 +6,23 @@ podbridge neither lists nor watches Secrets. Reads after the submission of a pod
 
 from __future__ import annotations
 
+import logging
+import random
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bridge import names
 from bridge.clock import Clock, parse_rfc3339
 from bridge.config import installations
 from bridge.config.hub import Config
-from bridge.errors import KubeForbiddenError, KubeNotFoundError, MissingReferenceError
+from bridge.errors import KubeError, KubeForbiddenError, KubeNotFoundError, MissingReferenceError
 from bridge.kube.kube_client import KubeClient, Object
 from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import CONFIGMAPS, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
+from bridge.logs import kv
 from bridge.script import consent, references
 from bridge.script.references import Objects, PodReferences, TokenRequest
 from controllers.virtual.pod_state import ObjectKey, Pod
@@ -241,3 +244,55 @@ def _version(obj: Mapping[str, Any] | None) -> str:
         return ""
     metadata = obj.get("metadata") or {}
     return f"{metadata.get('uid', '')}/{metadata.get('resourceVersion', '')}"
+
+
+log = logging.getLogger(__name__)
+
+F = TypeVar("F")
+TICK = 5.0
+"""Maximum seconds between two checks for new objects."""
+JITTER = 0.1
+
+
+class ObjectFollower:
+    """Follows the ConfigMaps and Secrets in volumes of pods at sites, which podbridge may neither list nor watch.
+
+    It reads the version of each object, its metadata alone and once for all pods, every ``period`` seconds, or less
+    often if the limit of reads requires it.
+
+    ``followed`` returns the objects to follow, with what ``tell`` gets with the version of each.
+    """
+
+    def __init__(
+        self,
+        reader: ReferenceReader,
+        followed: Callable[[], Mapping[ObjectKey, Sequence[F]]],
+        tell: Callable[[F, ObjectKey, str], None],
+        period: float,
+        clock: Clock,
+    ) -> None:
+        self._reader, self._followed, self._tell, self._period, self._clock = reader, followed, tell, period, clock
+        self._due: dict[ObjectKey, float] = {}
+
+    def run(self, wait: Callable[[float], bool]) -> None:
+        """Follow the objects until ``wait``, which waits for some seconds, returns that the process stops."""
+        while not wait(min(TICK, self._period / 4)):
+            self.read_due(wait)
+
+    def read_due(self, wait: Callable[[float], bool]) -> None:
+        """Read the versions of the objects that are due, the longest overdue first, for at most a period."""
+        followed, began = self._followed(), self._clock.monotonic()
+        # spread over half a period: after a start, all objects are new at once
+        first = {key: began + self._period * random.uniform(0.5, 1) for key in followed.keys() - self._due.keys()}  # noqa: S311
+        self._due = {key: self._due[key] for key in followed.keys() & self._due.keys()} | first
+        for key in sorted((key for key, due in self._due.items() if due <= began), key=self._due.__getitem__):
+            if wait(self._reader.wait_for_reads([key])) or self._clock.monotonic() - began > self._period:
+                return
+            self._due[key] = self._clock.monotonic() + self._period * random.uniform(1 - JITTER, 1)  # noqa: S311
+            try:
+                version = self._reader.version(key)
+            except KubeError as error:
+                log.debug("an object of a volume could not be read", extra=kv(object="/".join(key), error=error))
+                continue
+            for follower in followed[key]:
+                self._tell(follower, key, version)

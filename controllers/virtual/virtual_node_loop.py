@@ -24,13 +24,12 @@ from controllers.brakes import Brakes, config_map_path
 from controllers.virtual import site_folder, virtual_node_decide
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
 from controllers.virtual.node_writer import NodeWriter
-from controllers.virtual.object_follower import ObjectFollower
 from controllers.virtual.pod_reconciler import PodReconciler
 from controllers.virtual.pool_state import LoopState, PoolProgress, PoolState, pool_status
 from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Racers
 from controllers.virtual.race_decide import prune as prune_racers
-from controllers.virtual.reference_reader import ReferenceReader
+from controllers.virtual.reference_reader import ObjectFollower, ReferenceReader
 from controllers.virtual.virtual_pod_act import PodActor
 
 log = logging.getLogger(__name__)

@@ -37,12 +37,7 @@ from bridge.telemetry.metrics import RACE_PLACES
 from bridge.workload import places, pods
 from bridge.workload.kinds.kind import annotation
 from controllers.brakes import mark_patch
-from controllers.virtual import (
-    hub_status,
-    race_decide,
-    virtual_pod_actions,
-    virtual_pod_decide,
-)
+from controllers.virtual import hub_status, race_decide, virtual_pod_decide
 from controllers.virtual.pod_reports import PodReports
 from controllers.virtual.pod_state import Cancellation, Entry, Pod
 from controllers.virtual.race_act import RaceActor
@@ -85,7 +80,7 @@ class PodActor:
         self._address = address
         self._submit_timeout = submit_timeout
 
-    def act(self, action: virtual_pod_actions.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
+    def act(self, action: virtual_pod_decide.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
         """Carry out one action. A failure sets the entry's back-off, and becomes an Event of the pod once."""
         pod = getattr(action, "pod", None)
         try:
@@ -99,7 +94,7 @@ class PodActor:
             raise
         except BridgeError as error:
             self._back_off(entry, error)
-            if isinstance(error, KubeInvalidError) and isinstance(action, virtual_pod_actions.Write):
+            if isinstance(error, KubeInvalidError) and isinstance(action, virtual_pod_decide.Write):
                 entry.refused, entry.refused_until = action.job, entry.not_before
             if isinstance(error, SiteError | MissingReferenceError | UnexpectedError) and pod is not None:
                 self.reports.waiting(pod, entry, error, topic=error.reason)
@@ -112,35 +107,35 @@ class PodActor:
         if patch is not None:
             self._patch(pod, cache, patch["status"])
 
-    def _do(self, action: virtual_pod_actions.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
+    def _do(self, action: virtual_pod_decide.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
         match action:
-            case virtual_pod_actions.Write():
+            case virtual_pod_decide.Write():
                 self._write(action, entry, cache)
-            case virtual_pod_actions.Remove():
+            case virtual_pod_decide.Remove():
                 self._remove(action, cache)
-            case virtual_pod_actions.Fail():
+            case virtual_pod_decide.Fail():
                 if action.unknown and pool is not None:  # the batch system may still have it
                     self._forget(action.pod, pool, entry)
                 self._fail(action.pod, cache, "BridgeJobLost", action.reason, action.message)
-            case virtual_pod_actions.Mark():
+            case virtual_pod_decide.Mark():
                 patch = mark_patch(action.pod, action.missing, rfc3339(self._clock.time()))
                 self._patch(action.pod, cache, patch["status"])
-            case virtual_pod_actions.Submit() if pool is not None:
+            case virtual_pod_decide.Submit() if pool is not None:
                 self._submit(action.pod, pool, entry, cache)
             case _ if pool is not None:
                 self._do_at_site(action, pool, entry)
 
-    def _do_at_site(self, action: virtual_pod_actions.Action, pool: Pool, entry: Entry) -> None:
+    def _do_at_site(self, action: virtual_pod_decide.Action, pool: Pool, entry: Entry) -> None:
         match action:
-            case virtual_pod_actions.Look():
+            case virtual_pod_decide.Look():
                 entry.answered(self._clock.monotonic(), pool.status(action.pod))
-            case virtual_pod_actions.Cancel():
+            case virtual_pod_decide.Cancel():
                 self._cancel(action, pool, entry)
-            case virtual_pod_actions.Forget():
+            case virtual_pod_decide.Forget():
                 self._forget(action.pod, pool, entry)
-            case virtual_pod_actions.Orphan():
+            case virtual_pod_decide.Orphan():
                 self._orphan(action.job, pool, entry)
-            case virtual_pod_actions.Refresh():
+            case virtual_pod_decide.Refresh():
                 self._volumes.refresh(action.pod, pool, entry)
             case race_decide.Offer():
                 self._race.offer(action.pod, pool, entry)
@@ -223,7 +218,7 @@ class PodActor:
         pool.cancel(pod, 0, forget=True)
         entry.forgotten = True
 
-    def _cancel(self, action: virtual_pod_actions.Cancel, pool: Pool, entry: Entry) -> None:
+    def _cancel(self, action: virtual_pod_decide.Cancel, pool: Pool, entry: Entry) -> None:
         pod = action.pod
         self._check_leadership()
         requested_at, job = self._clock.monotonic(), pool.cancel(pod, action.grace)
@@ -265,7 +260,7 @@ class PodActor:
             log.warning("job without a pod cancelled", extra=extra)
 
     # --- on the pod ---------------------------------------------------------------------------------------------------
-    def _write(self, action: virtual_pod_actions.Write, entry: Entry, cache: Cache) -> None:
+    def _write(self, action: virtual_pod_decide.Write, entry: Entry, cache: Cache) -> None:
         """Write status and job id in one patch: the API server accepts annotations with a status."""
         pod = action.pod
         written = self._patch(pod, cache, action.patch, action.job_id)
@@ -291,7 +286,7 @@ class PodActor:
         cache.apply(answer)
         return True
 
-    def _remove(self, action: virtual_pod_actions.Remove, cache: Cache) -> None:
+    def _remove(self, action: virtual_pod_decide.Remove, cache: Cache) -> None:
         """Write the final status, then delete the pod: the site has confirmed its end."""
         pod = action.pod
         # the final status first: the Job of a deleted pod counts its last phase

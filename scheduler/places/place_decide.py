@@ -3,7 +3,7 @@
 A pod may go to the pools whose taints it tolerates. The policy selects among those that have room now: by the order in
 the annotation, by load, or by weight. If the pod may go to the colocated Slurm too, the nodes of this Slurm count as
 one more pool. A pool to which the pod's namespace does not send its Secrets is skipped. A pod or group that races is
-not bound: it gets places at several pools (:func:`scheduler.places.place_policy.select`).
+not bound: it gets places at several pools (:func:`scheduler.places.candidates.select`).
 
 A group of more than one pod gets one pool, which must run groups and have room for all waiting members. Later members
 go to the same pool (:mod:`scheduler.gang_ranks`), as do the others once one has won a race. If a later leader could
@@ -27,7 +27,7 @@ from scheduler.gang_ranks import Gang
 from scheduler.group_actions import Action, BindToPool, Join, SetPlaces
 from scheduler.group_states import Pod, Wait
 from scheduler.nodes.occupancy import PlannedOccupancy
-from scheduler.places import candidates, place_policy
+from scheduler.places import candidates
 from scheduler.places.place_view import PlaceView
 from scheduler.places.pool_shapes import Shape, Shapes
 from scheduler.pod_group import Group
@@ -123,8 +123,8 @@ def _place(
     refused = {each.name: why for each in found if (why := each.why)}
     open_pools = [each.name for each in found if each.name not in refused]
     if open_pools:
-        pool = place_policy.choose(view, open_pools, shape.requested, occupancy)
-        reason = place_policy.explain(view, refused, open_pools)
+        pool = candidates.choose(view, open_pools, shape.requested, occupancy)
+        reason = candidates.explain(view, refused, open_pools)
         if pool == names.LOCAL_POOL:
             return _leave(view, group, reason)
         placed, unrecorded = _begin(view, group, strangers)
@@ -136,7 +136,7 @@ def _place(
     whom = "the pod" if len(members) == 1 else f"the {len(members)} pods of the group"
     waits = any(each.name != names.LOCAL_POOL and each.may_open for each in found)
     none = f"no pool takes {whom}{' now' if waits else ''}"
-    message = f"{none}: {place_policy.listed(refused)}" if refused else _nothing(shape.selector)
+    message = f"{none}: {candidates.listed(refused)}" if refused else _nothing(shape.selector)
     wait = conditions.no_room(message, may_open=waits)
     if is_refused:
         shape.no_room = wait
@@ -247,7 +247,7 @@ def _wants_race(view: PlaceView, group: Group) -> bool:
 
 def _places(
     view: PlaceView, group: Group, kept: tuple[str, ...], shape: Shape, occupancy: PlannedOccupancy
-) -> place_policy.Places:
+) -> candidates.Places:
     """Select the places of a group that races. The colocated Slurm keeps its place: the group may have a job there."""
     if view.has_job(group.key) or any(pods.job_id(pod) is not None for pod in group.waiting):
         kept = *kept, names.LOCAL_POOL  # it had a job there before it raced
@@ -255,17 +255,17 @@ def _places(
     found = candidates.with_consent(view, group.waiting, found, lambda each: not each.problem and not each.silent)
     stays = names.LOCAL_POOL in kept
     found = [each._replace(problem="") if stays and each.name == names.LOCAL_POOL else each for each in found]
-    return place_policy.select(found, kept, view.most_places)
+    return candidates.select(found, kept, view.most_places)
 
 
 def _race(
     view: PlaceView,
     group: Group,
     kept: tuple[str, ...],
-    selection: place_policy.Places,
+    selection: candidates.Places,
     strangers: Sequence[Pod],
 ) -> _Results:
-    wait = conditions.racing(selection.selected, place_policy.listed(selection.refused))
+    wait = conditions.racing(selection.selected, candidates.listed(selection.refused))
     if unrecorded := _unrecorded(strangers, []):  # before the others get places: a stranger may be the first of a gang
         return [SetPlaces(group.key, tuple(unrecorded), (), DIFFERS.message)]
     members = [(pod, None) for pod in group.waiting] if len(group.waiting) == 1 else _ranked(view, group)

@@ -13,7 +13,7 @@ from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.clock import duration, rfc3339
 from bridge.config.hub import Config, jwt_source
 from bridge.errors import BridgeError, KubeError, KubeForbiddenError
-from bridge.kube.cluster import cluster_id
+from bridge.kube.discovery import cluster_id
 from bridge.kube.kube_access import current_namespace
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.namespaces import read_from

@@ -22,7 +22,7 @@ from bridge.control.control_loop import Dependencies, KubeDependencies, Loop
 from bridge.core.threads import GC_THRESHOLD, SWITCH_INTERVAL, Supervisor
 from bridge.errors import BridgeError, KubeError, LostLeadershipError
 from bridge.kube.cache import Cache
-from bridge.kube.cluster import cluster_id, node_version
+from bridge.kube.discovery import cluster_id, node_version
 from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.lease import Elector

@@ -62,7 +62,7 @@ def kubelet_settings(config: Config, address: str) -> KubeletSettings:
 class HubPools:
     """The hub's parts for pools: their sources, the virtual nodes and the kubelet API.
 
-    ``version`` is the kubelet version of the virtual nodes (:func:`bridge.kube.cluster.node_version`). ``cluster`` is
+    ``version`` is the kubelet version of the virtual nodes (:func:`bridge.kube.discovery.node_version`). ``cluster`` is
     the UID of the cluster, which owns the jobs that this process submits.
     """
 

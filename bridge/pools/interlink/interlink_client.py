@@ -27,8 +27,15 @@ from bridge.interlink.log_options import sent_options
 from bridge.interlink.objects import ObjectPart
 from bridge.logs import kv
 from bridge.pools.interlink.interlink_exchange import Exchange
-from bridge.pools.interlink.interlink_logs import LogPieces
-from bridge.pools.interlink.interlink_transport import MIB, Answer, PluginTransport, ServerError, read_some, refusal
+from bridge.pools.interlink.interlink_transport import (
+    MIB,
+    Answer,
+    LogPieces,
+    PluginTransport,
+    ServerError,
+    read_some,
+    refusal,
+)
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import LogOptions
 from bridge.telemetry.metrics import POOL_MESSAGES_UNUSABLE

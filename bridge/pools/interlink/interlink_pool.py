@@ -20,8 +20,7 @@ from bridge.interlink.messages import PingResponse, PodCreateRequests, Retrieved
 from bridge.logs import kv
 from bridge.pools.interlink import references
 from bridge.pools.interlink.interlink_client import PluginClient
-from bridge.pools.interlink.interlink_logs import LogPieces
-from bridge.pools.interlink.interlink_transport import PluginTransport, ServerError
+from bridge.pools.interlink.interlink_transport import LogPieces, PluginTransport, ServerError
 from bridge.pools.polled.polled_pool import PolledPool, PolledPools
 from bridge.pools.pool_interface import Pod
 from bridge.pools.registry import PoolContext

@@ -1,7 +1,8 @@
 """Persistence of pools: their last announcements and the jobs that they hold, across restarts of the hub.
 
 No decision depends on a store, and nothing waits for it. Data that this process has received from a site takes
-precedence over data from a store.
+precedence over data from a store. A record is a message of the protocol as JSON, with a version and the time. It
+contains no secrets: scripts are not stored, and only a valid BuildConfig is, which has none.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field, ValidationError
 
 from bridge.clock import Clock
 from bridge.core.threads import Supervisor
 from bridge.logs import kv
-from bridge.pools.store import records
-from bridge.pools.store.records import JOBS, POOLS, JobRecord, PoolRecord
 from bridge.pools.store.synchronizer import Key, KeyValueStore, StoreSynchronizer
 from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
+from bridge.protocol.model.identifiers import PoolName, Uid
 from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.nats.envelope import GarbledError
-from bridge.protocol.nats.messages import Announce, BuildConfigMessage
+from bridge.protocol.nats.envelope import GarbledError, explain, pack, parse
+from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Message
+from bridge.script.buildconfig import BuildConfig
 from bridge.telemetry.metrics import POOL_REMEMBERED
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,75 @@ MOST_JOBS = 50_000
 _BEFORE = 0.001
 WAIT = 3.0
 """Seconds for which the start waits for the store."""
+
+
+POOLS, JOBS = "pools", "jobs"
+MOST = 256 * 1024
+"""Bytes of a record, at most."""
+Moment = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+LONGEST = 1024
+"""Characters of a string, at most: strings come from the site."""
+Words = Annotated[str, Field(max_length=LONGEST)]
+
+
+class PoolRecord(Message):
+    """The last announcement of a pool, its time (seconds since 1970), and the announced BuildConfig."""
+
+    v: Literal[1] = 1
+    time: Moment
+    announce: Announce
+    buildconfig: BuildConfigMessage | None = None
+
+
+class JobRecord(Message):
+    """A job at a site. ``time``: when a hub first saw it there, in seconds since 1970."""
+
+    v: Literal[1] = 1
+    pool: PoolName
+    job: Uid
+    namespace: Words
+    name: Words
+    job_id: Words = ""
+    time: Moment
+
+
+def job_key(pool: str, job: str) -> str:
+    """Return the key of a job. It includes the pool: a site that reports foreign jobs changes only its own records."""
+    return f"{pool}/{job}"
+
+
+def write(record: PoolRecord | JobRecord) -> bytes:
+    """Return a record as JSON; raise GarbledError if it is too large or has no JSON form."""
+    return _bounded(pack(record))
+
+
+def read_pool(key: str, data: bytes) -> PoolRecord:
+    """Parse the record stored under a pool's name; raise GarbledError unless it is a record of this pool."""
+    record = parse(PoolRecord, _bounded(data))
+    if record.announce.pool != key:
+        raise GarbledError(f"a record of pool {record.announce.pool}")
+    if (message := record.buildconfig) is not None:
+        if message.pool != key or message.digest != record.announce.digest:
+            raise GarbledError("its BuildConfig has another pool or another digest")
+        try:
+            BuildConfig.model_validate(message.config)
+        except ValidationError as error:
+            raise GarbledError(f"BuildConfig: {explain(error)}") from None
+    return record
+
+
+def read_job(key: str, data: bytes) -> JobRecord:
+    """Parse the record stored under a job's key; raise GarbledError unless it is a record of this job."""
+    record = parse(JobRecord, _bounded(data))
+    if job_key(record.pool, record.job) != key:
+        raise GarbledError(f"a record of job {record.job} of pool {record.pool}")
+    return record
+
+
+def _bounded(data: bytes) -> bytes:
+    if len(data) > MOST:
+        raise GarbledError(f"{len(data)} bytes; the limit is {MOST}")
+    return data
 
 
 class StoredJob(NamedTuple):
@@ -132,15 +204,15 @@ class PoolPersistence:
             if jobs.pop(uid, None) is None:
                 return
         elif stored_job is not None:
-            if stored_job.job_id == status.job_id[: records.LONGEST]:
+            if stored_job.job_id == status.job_id[:LONGEST]:
                 return
-            jobs[uid] = stored_job._replace(job_id=status.job_id[: records.LONGEST])
+            jobs[uid] = stored_job._replace(job_id=status.job_id[:LONGEST])
         elif len(jobs) < MOST_JOBS:
-            namespace, pod, number = (t[: records.LONGEST] for t in (status.namespace, status.name, status.job_id))
+            namespace, pod, number = (t[:LONGEST] for t in (status.namespace, status.name, status.job_id))
             jobs[uid] = StoredJob(namespace, pod, number, round(self._clock.time(), 3))
         else:
             return
-        self._synchronizer.mark(JOBS, records.job_key(name, uid))
+        self._synchronizer.mark(JOBS, job_key(name, uid))
 
     def _drop(self, name: str) -> None:
         """Delete the records of a pool that was removed."""
@@ -148,7 +220,7 @@ class PoolPersistence:
             self._synchronizer.mark(POOLS, name)
             log.info("the records of a pool are deleted", extra=kv(pool=name, jobs=self.remembered(name)))
         for uid in self._jobs.pop(name, {}):
-            self._synchronizer.mark(JOBS, records.job_key(name, uid))
+            self._synchronizer.mark(JOBS, job_key(name, uid))
         POOL_REMEMBERED.remove_by_labels({"pool": name})
 
     # --- called by the synchronizer, on its thread --------------------------------------------------------------------
@@ -156,7 +228,7 @@ class PoolPersistence:
         """Return the keys of all records."""
         with self._lock:
             pools = [(POOLS, name) for name in self._marked]
-            return [*pools, *((JOBS, records.job_key(name, uid)) for name, jobs in self._jobs.items() for uid in jobs)]
+            return [*pools, *((JOBS, job_key(name, uid)) for name, jobs in self._jobs.items() for uid in jobs)]
 
     def value(self, kind: str, key: str) -> bytes | None:
         """Return a record as JSON; ``None`` if it does not exist or is too large."""
@@ -165,7 +237,7 @@ class PoolPersistence:
         if record is None:
             return None
         try:
-            return records.write(record)
+            return write(record)
         except GarbledError as error:
             if key not in self._too_large:
                 self._too_large.add(key)
@@ -177,14 +249,14 @@ class PoolPersistence:
         unusable: dict[str, str] = {}
         for name, data in stored[POOLS].items():
             try:
-                record = records.read_pool(name, data)
+                record = read_pool(name, data)
                 if (POOLS, name) not in changed or name in self._pools.pools():  # otherwise it was removed
                     self._recall(record)
             except GarbledError as error:
                 unusable[f"{POOLS}/{name}"] = str(error)
         for key, data in stored[JOBS].items():
             try:
-                job = records.read_job(key, data)
+                job = read_job(key, data)
             except GarbledError as error:
                 unusable[f"{JOBS}/{key}"] = str(error)
             else:

@@ -26,7 +26,7 @@ from bridge.config.hub import Config
 from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError
 from bridge.kube.resources import PODS
 from bridge.workload import eligibility, links, places, pods, remote_gangs
-from controllers.virtual import race_decide, virtual_pod_actions, virtual_pod_decide
+from controllers.virtual import race_decide, virtual_pod_decide
 from controllers.virtual.pod_state import Entry, PodView, PoolView
 from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Racers
@@ -254,7 +254,7 @@ class Hub:
             entry.listed(job, now)
         view = PoolView(name, True, pool.view.complete_at, True, self.since, "10.0.0.1")
         action = virtual_pod_decide.decide(PodView(bound, job, entry, view, now, now, racer=racer))
-        if action is None or isinstance(action, virtual_pod_actions.Wait):
+        if action is None or isinstance(action, virtual_pod_decide.Wait):
             return
         pool.network, self.api.network = network, api
         try:

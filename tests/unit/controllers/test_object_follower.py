@@ -4,8 +4,7 @@ import pytest
 
 from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError
-from controllers.virtual.object_follower import ObjectFollower
-from controllers.virtual.reference_reader import ReferenceReader
+from controllers.virtual.reference_reader import ObjectFollower, ReferenceReader
 from tests.fakes.clock import FakeClock
 
 

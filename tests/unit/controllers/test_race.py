@@ -20,7 +20,7 @@ from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Claim, Grant, Offer, Racers, Withdraw
 from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.virtual_pod_act import PodActor
-from controllers.virtual.virtual_pod_actions import Fail, Look, Orphan, Refresh, Submit, Wait, Write
+from controllers.virtual.virtual_pod_decide import Fail, Look, Orphan, Refresh, Submit, Wait, Write
 from tests import builders
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_kube import MemoryKube, Writes

@@ -36,7 +36,7 @@ from bridge.site.batch.batch_interface import BatchJob
 from bridge.site.config.site_config import parse
 from bridge.site.files.atomic_files import read_line
 from bridge.workload import places, pods
-from controllers.virtual import race_decide, virtual_pod_actions, virtual_pod_decide
+from controllers.virtual import race_decide, virtual_pod_decide
 from controllers.virtual.pod_state import Entry, PodView, PoolView
 from controllers.virtual.prune_nodes import prune
 from controllers.virtual.race_decide import Racers
@@ -404,7 +404,7 @@ class Hub:
             entry.listed(job, now)
         view = PoolView(name, True, pool.view.complete_at, True, self.since, "10.0.0.1")
         action = virtual_pod_decide.decide(PodView(bound, job, entry, view, now, now, racer=racer))
-        if action is None or isinstance(action, virtual_pod_actions.Wait):
+        if action is None or isinstance(action, virtual_pod_decide.Wait):
             return
         pool.network, self.api.network = network, api
         try:

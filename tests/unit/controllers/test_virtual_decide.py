@@ -10,7 +10,7 @@ from bridge.core.job_lifecycle import NEVER, Lifecycle, State
 from bridge.protocol.model.jobs import ContainerState, Termination
 from controllers.virtual import virtual_pod_decide
 from controllers.virtual.pod_state import Cancellation, Entry, PodView, PoolView, SentFiles
-from controllers.virtual.virtual_pod_actions import (
+from controllers.virtual.virtual_pod_decide import (
     Cancel,
     Fail,
     Forget,

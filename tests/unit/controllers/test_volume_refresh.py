@@ -6,7 +6,7 @@ from bridge import names
 from bridge.config.hub import Config
 from bridge.core.job_lifecycle import Lifecycle, State
 from bridge.errors import KubeUnavailableError, SiteDownError, SiteRefusedError, SiteTooLargeError
-from controllers.virtual import virtual_pod_actions
+from controllers.virtual import virtual_pod_decide
 from controllers.virtual.pod_state import Entry
 from controllers.virtual.reference_reader import FRESH
 from controllers.virtual.volume_act import SHOWN_WITHIN, UNKNOWN_WITHIN, unknown_until
@@ -26,7 +26,7 @@ class Site(World):
         for name, data in objects.items():
             self.put({"c": MAP, "s": LOGIN}[name], data)
         self.pod = pod(volumes=list(volumes))
-        self.act(virtual_pod_actions.Submit(self.pod))
+        self.act(virtual_pod_decide.Submit(self.pod))
         return self
 
     def put(self, path, data, **more):
@@ -45,7 +45,7 @@ class Site(World):
     def sent(self):
         self.pool.refreshed.clear()
         self.pool.kept.clear()
-        self.act(virtual_pod_actions.Refresh(self.pod))
+        self.act(virtual_pod_decide.Refresh(self.pod))
         return {file.path: file.data.decode() for file in self.pool.refreshed.get("u1", ())}
 
     def lists(self):

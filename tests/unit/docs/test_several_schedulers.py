@@ -10,7 +10,7 @@ from admission.webhook_registration import MUTATE, VALIDATE, WebhookRegistration
 from bridge import names
 from bridge.config.hub import Config, parse
 from bridge.errors import ConfigError
-from bridge.kube.cluster import owner
+from bridge.kube.discovery import owner
 from controllers.brakes import config_map_path
 
 MANIFESTS = Path(__file__).parents[3] / "config"

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from bridge.pools.store.records import JobRecord, PoolRecord, job_key, write
 from bridge.pools.submitter import persistence
 from bridge.pools.submitter.nats_registry import NatsPools
-from bridge.pools.submitter.persistence import AGAIN, PoolPersistence
+from bridge.pools.submitter.persistence import AGAIN, JobRecord, PoolPersistence, PoolRecord, job_key, write
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import JobSubmission
 from bridge.protocol.nats.envelope import pack

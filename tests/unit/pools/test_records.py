@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.pools.store.records import MOST, JobRecord, PoolRecord, job_key, read_job, read_pool, write
+from bridge.pools.submitter.persistence import MOST, JobRecord, PoolRecord, job_key, read_job, read_pool, write
 from bridge.protocol.nats.envelope import GarbledError
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage
 from tests.examples import json_values

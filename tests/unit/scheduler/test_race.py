@@ -13,7 +13,7 @@ from bridge import names
 from bridge.workload import eligibility, places
 from scheduler import pod_group
 from scheduler.group_actions import Action, BindToPool, SetCondition, SetPlaces
-from scheduler.places import candidates, place_decide, place_policy, place_view
+from scheduler.places import candidates, place_decide, place_view
 from scheduler.places.candidates import Candidate
 from tests import builders
 from tests.unit.scheduler.decisions import occupied
@@ -102,7 +102,7 @@ def test_recorded_places_are_told_once_and_not_written_again():
 def test_a_present_place_is_kept_before_a_new_one_with_room():
     action = look(pod(recorded="b,c"), pool("a"), pool("b"), pool("c"), most=2, full="b c")
     assert isinstance(action, SetCondition)
-    assert action.message == f"queued at b, c; not a ({place_policy.NO_PLACE_LEFT})"
+    assert action.message == f"queued at b, c; not a ({candidates.NO_PLACE_LEFT})"
 
 
 def test_a_silent_place_gives_its_number_to_another_pool_only():
@@ -145,7 +145,7 @@ some_candidates = st.lists(
 
 @given(some_candidates, st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), st.integers(2, 5))
 def test_the_selection_keeps_its_rules(found: list[Candidate], kept: list[str], most: int):
-    chosen = place_policy.select(found, kept, most)
+    chosen = candidates.select(found, kept, most)
     by_name = {c.name: c for c in found}
     assert len(chosen.selected) <= most
     assert list(chosen.selected) == [c.name for c in found if c.name in chosen.selected]
@@ -154,7 +154,7 @@ def test_the_selection_keeps_its_rules(found: list[Candidate], kept: list[str], 
     for name in chosen.selected:
         assert not by_name[name].problem
         assert name in kept or not by_name[name].silent
-    again = place_policy.select(found, chosen.selected, most)
+    again = candidates.select(found, chosen.selected, most)
     assert again.selected == chosen.selected, "a second decision changes nothing"
     ready = [c for c in found if not c.problem and not c.silent]
     if len(chosen.selected) < most:

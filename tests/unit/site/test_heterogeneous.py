@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bridge.errors import BatchError, SiteRefusedError
 from bridge.script.settings import Flavor
 from bridge.site.batch import slurm_text as text
+from bridge.site.batch import slurm_words
 from bridge.site.batch.batch_interface import BatchJobRequest, GangStarter
 from bridge.site.gangs import gang_request, launcher
 from bridge.site.jobs.job_record import Gang, Meta, parts_of
@@ -181,7 +182,7 @@ def test_sbatch_and_srun_get_the_options_of_each_component(tmp_path_factory: Any
     batch = slurm(folder, "echo 77", "[limits]\nallow_user_flags = true")
     assert batch.submit(request) == "77"
     components = split((folder / "sbatch.words").read_text().splitlines())
-    assert components == [batch.words(part, in_group=True) for part in request.components]
+    assert components == [slurm_words.words(batch._config, part, in_group=True) for part in request.components]
     for words, part in zip(components, request.components, strict=True):
         assert {
             f"--nodes={part.machines}",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
-from bridge.site.batch import batch_user, slurm_flags
+from bridge.site.batch import batch_user, slurm_flags, slurm_words
 from bridge.site.batch import slurm_text as text
 from bridge.site.batch.array_files import ArrayFiles
 from bridge.site.batch.batch_interface import BatchJobRequest
@@ -215,6 +215,11 @@ def slurm(tmp_path: Path, lines: str = "", more: str = "") -> SlurmBatch:
     return made
 
 
+def words_of(tmp_path: Path, asked: BatchJobRequest) -> list[str]:
+    """Return the options of sbatch."""
+    return slurm_words.words(slurm(tmp_path)._config, asked)
+
+
 def request(**more: Any) -> BatchJobRequest:
     return BatchJobRequest(uid="a-1", folder=Path("/x y/jobs/a-1"), memory=10 * 2**20 + 1, **more)
 
@@ -335,8 +340,9 @@ def test_9_11_resources_are_asked_for_in_slurms_units(tmp_path: Path) -> None:
         generic_resources=["gpu:a100:1", "shard:2"],
         flags=["--exclusive"],
     )
-    words = slurm(tmp_path).words(
-        request(cpus=3, gpus=2, gpu_resource="nvidia.com/gpu", time_limit=61, flavor=flavor, flags=("-n2", "-t", "5"))
+    words = words_of(
+        tmp_path,
+        request(cpus=3, gpus=2, gpu_resource="nvidia.com/gpu", time_limit=61, flavor=flavor, flags=("-n2", "-t", "5")),
     )
     assert {
         "--cpus-per-task=3", "--mem=11M", "--time=2", "--gres=shard:2,gpu:a100:2", "--account=acc", "--qos=q",
@@ -349,7 +355,7 @@ def test_9_11_resources_are_asked_for_in_slurms_units(tmp_path: Path) -> None:
     site = ["--partition=std", "--qos=q", "--reservation=r", "--nodelist=n[1-2]", "--exclusive", "--export=ALL"]
     assert words[-1] == "--exclusive"
     assert min(map(words.index, site)) > words.index("--time=5")
-    assert "--gres=gpu:1" in slurm(tmp_path).words(request(gpus=1, gpu_resource="amd.com/gpu"))
+    assert "--gres=gpu:1" in words_of(tmp_path, request(gpus=1, gpu_resource="amd.com/gpu"))
 
 
 @pytest.mark.parametrize(
@@ -397,13 +403,13 @@ CAPPED = Flavor(
 )  # fmt: skip
 def test_the_last_word_is_the_sites(tmp_path: Path, flag: str, told: str) -> None:
     with pytest.raises(BatchError, match="is not allowed") as refused:
-        slurm(tmp_path).words(request(flavor=CAPPED, flags=tuple(shlex.split(flag)), most_seconds=100))
+        words_of(tmp_path, request(flavor=CAPPED, flags=tuple(shlex.split(flag)), most_seconds=100))
     assert told in str(refused.value.hint)
 
 
 @pytest.mark.parametrize("flag", ["--time=1", "-t 0:1:40", "--partition=std", "-A acc", "-C ib", "--comment=x"])
 def test_flags_within_a_sites_caps(tmp_path: Path, flag: str) -> None:
-    slurm(tmp_path).words(request(flavor=CAPPED, flags=tuple(shlex.split(flag)), most_seconds=100))
+    words_of(tmp_path, request(flavor=CAPPED, flags=tuple(shlex.split(flag)), most_seconds=100))
 
 
 @given(st.lists(st.text(max_size=20), max_size=6))
@@ -487,7 +493,7 @@ def test_a_slurmctld_that_does_not_answer(tmp_path: Path) -> None:
 def test_with_the_plugins_rules_the_users_flags_replace_the_flavors_and_these_the_pods(tmp_path: Path) -> None:
     flavor = Flavor(name="f", flags=["-p", "gpu", "--hold", "--output=x", "--comment", "a b"])
     users = ("--job-name=mine", "-t", "5", "--partition=fast", "--mem-per-cpu=2000", "--signal=B:TERM@60", "-o", "x")
-    words = slurm(tmp_path).words(request(cpus=3, time_limit=61, flavor=flavor, flags=users, flags_win=True))
+    words = words_of(tmp_path, request(cpus=3, time_limit=61, flavor=flavor, flags=users, flags_win=True))
     asked = words[: words.index("--parsable")]
     assert asked == [
         "--nodes=1", "--ntasks=1", "--cpus-per-task=3", "--time=5", "--partition=fast", "--hold", "--comment=a b",
@@ -503,25 +509,25 @@ def test_a_comment_of_user_or_site_replaces_the_trace_context(
 ) -> None:
     flavor, context = Flavor(name="f", flags=list(sites)), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     asked = request(flavor=flavor, flags=users, flags_win=flags_win, traceparent=context)
-    comments = [word for word in slurm(tmp_path).words(asked) if word.startswith("--comment")]
+    comments = [word for word in words_of(tmp_path, asked) if word.startswith("--comment")]
     assert comments[-1] == next(iter((*users, *sites)), f"--comment=traceparent={context}"), "of two, the last counts"
-    without = slurm(tmp_path).words(request(flavor=flavor, flags=users, flags_win=flags_win))
+    without = words_of(tmp_path, request(flavor=flavor, flags=users, flags_win=flags_win))
     assert [word for word in without if word.startswith("--comment")] == [*users, *sites]
 
 
 def test_a_word_that_is_no_option_never_becomes_the_script(tmp_path: Path) -> None:
     with pytest.raises(BatchError, match="reboot"):
-        slurm(tmp_path).words(request(flags=("-t", "5", "reboot"), flags_win=True))
+        words_of(tmp_path, request(flags=("-t", "5", "reboot"), flags_win=True))
 
 
 def test_only_another_user_is_asked_for(tmp_path: Path) -> None:
-    mine = slurm(tmp_path).words(request(flags=(f"--uid={os.geteuid()}",), flags_win=True))
+    mine = words_of(tmp_path, request(flags=(f"--uid={os.geteuid()}",), flags_win=True))
     assert not any(word.startswith("--uid") for word in mine)
-    assert "--uid=4711" in slurm(tmp_path).words(request(flags=("--uid=4711",), flags_win=True))
+    assert "--uid=4711" in words_of(tmp_path, request(flags=("--uid=4711",), flags_win=True))
     with pytest.raises(BatchError, match="the job can't run as user 4711"):
         slurm(tmp_path).submit(request(flags=("--uid=4711",), flags_win=True))
     with pytest.raises(BatchError, match="--uid"):
-        slurm(tmp_path).words(request(flags=("--uid=4711",)))
+        words_of(tmp_path, request(flags=("--uid=4711",)))
 
 
 def test_commands_with_words_and_another_bash(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from bridge import names
 from bridge.config.hub import Config
 from bridge.slurm.versions import ApiVersion
 from bridge.workload import translate
-from bridge.workload.annotations import InvalidAnnotationsError
-from bridge.workload.shortfall import problems
+from bridge.workload.annotations import InvalidAnnotationsError, below_requests
 from tests import builders
 
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
@@ -143,5 +142,5 @@ def test_more_than_the_pod_takes_is_fine() -> None:
 def test_a_long_annotation_is_read_in_full() -> None:
     """podbridge adds a count to each resource, so the list may be longer than an annotation may be."""
     given = ("gpu:1", *(f"name{number:03d}:1" for number in range(200)))
-    assert problems({names.GRES: given}, {}, TABLE) == []
-    assert len(problems({names.GRES: given}, {"nvidia.com/gpu": Decimal(2)}, TABLE)) == 1
+    assert below_requests({names.GRES: given}, {}, TABLE) == []
+    assert len(below_requests({names.GRES: given}, {"nvidia.com/gpu": Decimal(2)}, TABLE)) == 1
