@@ -27,15 +27,7 @@ from bridge.interlink.log_options import sent_options
 from bridge.interlink.objects import ObjectPart
 from bridge.logs import kv
 from bridge.pools.interlink.interlink_exchange import Exchange
-from bridge.pools.interlink.interlink_transport import (
-    MIB,
-    Answer,
-    LogPieces,
-    PluginTransport,
-    ServerError,
-    read_some,
-    refusal,
-)
+from bridge.pools.interlink.interlink_transport import Answer, LogPieces, PluginTransport, ServerError, begun, refusal
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import LogOptions
 from bridge.telemetry.metrics import POOL_MESSAGES_UNUSABLE
@@ -45,7 +37,7 @@ log = logging.getLogger(__name__)
 Pod = Mapping[str, Any]
 Message = TypeVar("Message", bound=ObjectPart)
 
-LARGEST_STATUS = 64 * MIB
+LARGEST_STATUS = 64 << 20
 """Bytes of an answer with the states of up to 1,000 pods."""
 _NOT_METHOD = frozenset({400, 404, 405, 411, 415, 422, 501})
 """HTTP statuses of a server that accepts only POST."""
@@ -293,16 +285,13 @@ class PluginClient:
         refusals: list[Answer] = []
         methods, retried_statuses = self._methods_to_try("/getLogs")
         for method in methods:
-            content = b""
             response = self._transport.open(method, "/getLogs", body, exchange, operation="GetLogs")
             if response.status_code == 200:
                 with self._lock:
                     self._methods["/getLogs"] = method
                 exchange.limit_each_read()
                 return response
-            with response, contextlib.suppress(requests.RequestException):
-                content = read_some(response)
-            refusals.append(Answer(f"{method} /getLogs", response.status_code, response.headers, content))
+            refusals.append(begun(f"{method} /getLogs", response))
             if response.status_code not in retried_statuses:
                 break
         raise refusal(refusals[0])

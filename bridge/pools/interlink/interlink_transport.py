@@ -232,6 +232,14 @@ def read_some(response: requests.Response) -> bytes:
         raise requests.ConnectionError(error) from error
 
 
+def begun(request_name: str, response: requests.Response) -> Answer:
+    """Return an answer with the part of its body that is available, and close it."""
+    content = b""
+    with response, contextlib.suppress(requests.RequestException):
+        content = read_some(response)
+    return Answer(request_name, response.status_code, response.headers, content)
+
+
 def _without_surrogates(value: Any) -> Any:
     """Replace halves of surrogate pairs, which JSON can contain and UTF-8 cannot."""
     match value:
