@@ -39,6 +39,11 @@ with each, so that few of them hang."""
 
 WATCHES = 1024
 """Connections of watches that are kept for the next watch, at most: each pool has a watch."""
+FILE_ATTRIBUTES = ("ssl_ca_cert", "cert_file", "key_file")
+"""The attributes of the library's ``Configuration`` that are names of files."""
+KEYS_PREFIX = "podbridge-keys-"
+KEY_READS = 3
+"""Attempts: the library shares the files of equal certificates among all threads, and another one may delete them."""
 
 
 class KubeAccess:
@@ -211,13 +216,6 @@ def current_namespace(kubeconfig: str | None, context: str | None) -> str:
     return str(chosen["context"].get("namespace") or "default")
 
 
-ATTRIBUTES = ("ssl_ca_cert", "cert_file", "key_file")
-"""The attributes of the library's ``Configuration`` that are names of files."""
-PREFIX = "podbridge-keys-"
-READS = 3
-"""Attempts: the library shares the files of equal certificates among all threads, and another one may delete them."""
-
-
 class MemoryFile(str):
     """The name of a file in memory, which only this process can open. It exists as long as this object."""
 
@@ -250,19 +248,19 @@ def load(read: Callable[[str | None], None], configuration: Any) -> None:
     if sys.platform != "linux":
         read(None)
         return
-    for attempt in range(READS):
-        with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+    for attempt in range(KEY_READS):
+        with tempfile.TemporaryDirectory(prefix=KEYS_PREFIX) as folder:
             read(folder)
             try:
                 _move(configuration)
                 return
             except FileNotFoundError:
-                if attempt == READS - 1:
+                if attempt == KEY_READS - 1:
                     raise
 
 
 def _move(configuration: Any) -> None:
-    for attribute in ATTRIBUTES:
+    for attribute in FILE_ATTRIBUTES:
         name = getattr(configuration, attribute)
-        if name and Path(name).parent.name.startswith(PREFIX):
+        if name and Path(name).parent.name.startswith(KEYS_PREFIX):
             setattr(configuration, attribute, MemoryFile(Path(name).read_bytes()))

@@ -18,6 +18,8 @@ from bridge.telemetry import metrics
 
 _PREFIX = "SLURM_JWT="
 """Prefix in the output of ``scontrol token``, and in a file with this output."""
+SCONTROL_TIMEOUT = 30.0
+"""Seconds to wait for ``scontrol``."""
 
 
 class TokenSource:
@@ -94,10 +96,6 @@ def _clean(text: str) -> str:
     if any(letter.isspace() or not letter.isprintable() or ord(letter) > 126 for letter in token):
         raise SlurmAuthError("the Slurm token is malformed: it has blanks or letters that no token has")
     return token
-
-
-SCONTROL_TIMEOUT = 30.0
-"""Seconds to wait for ``scontrol``."""
 
 
 def signed(key: bytes, user: str, lifespan: int, now: int) -> str:

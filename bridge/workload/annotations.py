@@ -18,6 +18,8 @@ from bridge.workload import quantity
 from bridge.workload.devices import gres
 from bridge.workload.resources import Resources
 
+_ZERO = Decimal(0)
+
 
 class InvalidAnnotationsError(BridgeError):
     """Invalid annotations; the message has the name, the value and the allowed values of each."""
@@ -293,9 +295,6 @@ def _unknown_message(name: str) -> str:
     if near:
         return f"annotation {name} is unknown; did you mean {prefix}{near[0]}?"
     return f"annotation {name} is unknown; known under {prefix}: {', '.join(known_names)}"
-
-
-_ZERO = Decimal(0)
 
 
 def below_requests(settings: JobSettings, requests: Resources, table: Mapping[str, str]) -> list[str]:

@@ -32,6 +32,12 @@ PLURALS = {"ResourceFlavor": "resourceflavors", "ClusterQueue": "clusterqueues",
 _NAMESPACED = ("LocalQueue",)
 PATIENCE = 5.0
 """Seconds after which an error that may pass, as that of an unavailable API server, is reported."""
+_EVICTION_REASON = "NodeFailures"
+"""Kueue's ``WorkloadEvictedDueToNodeFailures``."""
+EVICTED = "QueueEvicted"
+"""Reason of the Event of the MasterQueue."""
+EVICTION_PERIOD = 10.0
+"""Seconds between two searches for workloads of one flavor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,7 @@ class Queues(Loop):
                 key, path = _key_of(action), self._path(kind, namespace, name)
                 return key, lambda: self._write(key, owner, kind, lambda: self._delete(path, uid))
             case Evict(owner, flavor, message):
-                self._evict_from[flavor] = self.clock.monotonic() + PERIOD
+                self._evict_from[flavor] = self.clock.monotonic() + EVICTION_PERIOD
                 return f"Workloads {flavor}", lambda: self._evict(owner, flavor, message)
             case SetStatus(queue, body):
                 key = f"MasterQueue {queue['metadata']['name']}"
@@ -239,14 +245,6 @@ def _key(kind: str, namespace: str, name: str) -> str:
     return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
 
 
-REASON = "NodeFailures"
-"""Kueue's ``WorkloadEvictedDueToNodeFailures``."""
-EVICTED = "QueueEvicted"
-"""Reason of the Event of the MasterQueue."""
-PERIOD = 10.0
-"""Seconds between two searches for workloads of one flavor."""
-
-
 def to_evict(workloads: Iterable[Object], flavor: str) -> list[Object]:
     """Return the workloads with a reservation of this flavor that have neither finished nor been evicted."""
     return [item for item in workloads if flavor in _flavors(item) and not _has_condition(item, "Finished", "Evicted")]
@@ -261,7 +259,7 @@ def patch(workload: Object, message: str, now: float) -> Object:
     condition = {
         "type": "Evicted",
         "status": "True",
-        "reason": REASON,
+        "reason": _EVICTION_REASON,
         "message": message,
         "lastTransitionTime": rfc3339(now),
         "observedGeneration": metadata.get("generation", 0),

@@ -37,6 +37,11 @@ SHORTEST = 600
 """Shortest lifetime of a token that the API server issues, in seconds."""
 _RESOURCES = {CONFIGMAPS.plural: CONFIGMAPS, SECRETS.plural: SECRETS}
 _KINDS = {CONFIGMAPS.plural: "ConfigMap", SECRETS.plural: "Secret"}
+log = logging.getLogger(__name__)
+F = TypeVar("F")
+TICK = 5.0
+"""Maximum seconds between two checks for new objects."""
+JITTER = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +249,6 @@ def _version(obj: Mapping[str, Any] | None) -> str:
         return ""
     metadata = obj.get("metadata") or {}
     return f"{metadata.get('uid', '')}/{metadata.get('resourceVersion', '')}"
-
-
-log = logging.getLogger(__name__)
-
-F = TypeVar("F")
-TICK = 5.0
-"""Maximum seconds between two checks for new objects."""
-JITTER = 0.1
 
 
 class ObjectFollower:

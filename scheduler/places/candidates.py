@@ -30,6 +30,7 @@ DIFFERENT = "does not run groups whose pods request different resources"
 NO_RACE = "the site allows no race"
 NO_GANG_RACE = "the site's version lets no group race"
 NO_SLURM = "no Slurm is configured"
+NO_PLACE_LEFT = "no place left"
 
 
 class Candidate(NamedTuple):
@@ -138,9 +139,6 @@ def _no_consent(view: PlaceView, namespace: str, confidential: str, pool: str) -
     return (
         "" if consent.lets_secrets_go(namespace_view.annotations, pool) else consent.exclusion(namespace, confidential)
     )
-
-
-NO_PLACE_LEFT = "no place left"
 
 
 def choose(view: PlaceView, pools: list[str], requested: Resources, occupancy: PlannedOccupancy) -> str:

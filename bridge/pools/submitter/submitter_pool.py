@@ -14,7 +14,7 @@ from bridge.pools.submitter import snapshot_requests, submission
 from bridge.pools.submitter.announced_pool import AnnouncedPool
 from bridge.pools.submitter.job_view import JobView
 from bridge.pools.submitter.snapshot_requests import RequestSchedule
-from bridge.protocol.model.jobs import MOST_JOBS, JobStatus, JobUsage
+from bridge.protocol.model.jobs import MOST_USAGES, JobStatus, JobUsage
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions, Connection, Session
 from bridge.protocol.nats.envelope import check_pool
@@ -187,7 +187,7 @@ class SubmitterPool(AnnouncedPool):
         return self._request_usage if (announce := self.announcement) and announce.usage else None
 
     def _request_usage(self, jobs: Sequence[str]) -> list[JobUsage]:
-        portions = [jobs[at : at + MOST_JOBS] for at in range(0, len(jobs), MOST_JOBS)]
+        portions = [jobs[at : at + MOST_USAGES] for at in range(0, len(jobs), MOST_USAGES)]
         answers = [self._client.call(USAGE, "", UsageRequest(jobs=list(portion))) for portion in portions]
         return [usage for answer in answers for usage in answer.jobs]
 

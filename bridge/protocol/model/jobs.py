@@ -1,4 +1,4 @@
-"""The state of a job at a site, and of its containers."""
+"""The state of a job at a site and of its containers, and what these use of CPU and memory."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ Text = Annotated[str, AfterValidator(lambda text: text[:LONGEST_TEXT])]
 LongText = Annotated[str, AfterValidator(lambda text: text[:LONGEST_MESSAGE])]
 Number = Annotated[int, AfterValidator(lambda number: max(-(2**31), min(number, 2**31 - 1)))]
 """A number of Kubernetes, which has 32 bits."""
+_LARGEST = 2**62
+MOST_USAGES = 500
+"""Jobs in one request for their use of CPU and memory."""
+_LATEST = 1e11
+"""Seconds since 1970, in the year 5138. A job can claim any time, which must not spoil the answer about others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
@@ -134,12 +139,6 @@ def pod_of(job: JobStatus) -> Mapping[str, Any]:
     return {"metadata": {"namespace": job.namespace, "name": job.name, "uid": job.job}}
 
 
-_LARGEST = 2**62
-MOST_JOBS = 500
-"""Jobs in one request."""
-
-_LATEST = 1e11
-"""Seconds since 1970, in the year 5138. A job can claim any time, which must not spoil the answer about others."""
 Amount = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
 
 

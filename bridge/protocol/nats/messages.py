@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.identifiers import Owner, PoolName, Ticket, Uid
-from bridge.protocol.model.jobs import MOST_JOBS, JobStatus, JobUsage
+from bridge.protocol.model.jobs import MOST_USAGES, JobStatus, JobUsage
 from bridge.protocol.model.requests import JobParameters, JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions
 
@@ -158,7 +158,7 @@ class SnapshotPage(Message):
 class UsageRequest(Message):
     """Body of ``usage``: the jobs to measure."""
 
-    jobs: list[Uid] = Field(max_length=MOST_JOBS)
+    jobs: list[Uid] = Field(max_length=MOST_USAGES)
 
 
 class UsageAnswer(Message):

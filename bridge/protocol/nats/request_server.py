@@ -30,6 +30,12 @@ log = logging.getLogger(__name__)
 
 SKEW = 5.0
 """Seconds by which the clocks of hub and site may differ."""
+MOST_SESSIONS = 512
+"""Commands at once, for all owners. One has half, more than a hub gives to one namespace; a job has an eighth."""
+MOST_CONNECTIONS = 4096
+"""Connections to ports at once, likewise."""
+_OF_ONE_POD = 4
+"""Streams to Services of one job: that of a hub that is gone ends late."""
 
 
 class SubmitterHandlers(Protocol):
@@ -213,13 +219,6 @@ def refusal(error: BaseException, kind: str) -> messages.Problem:
         reason, retryable, hint = "InternalError", True, ""
     return messages.Problem(reason=reason, message=text[:LONGEST_MESSAGE], retryable=retryable, hint=hint)
 
-
-MOST_SESSIONS = 512
-"""Commands at once, for all owners. One has half, more than a hub gives to one namespace; a job has an eighth."""
-MOST_CONNECTIONS = 4096
-"""Connections to ports at once, likewise."""
-_OF_ONE_POD = 4
-"""Streams to Services of one job: that of a hub that is gone ends late."""
 
 Run = Callable[[TwoWay], None]
 """Carries out a session to its end."""

@@ -15,6 +15,8 @@ _UNSAFE = re.compile(rb"[^0-9A-Za-z_-]")
 _PREFIX = re.compile(r"[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*")
 _LONGEST = 1000
 """Characters of a token, at most: the server accepts protocol lines of 4096 bytes."""
+BUCKET_PATTERN = r"^[0-9A-Za-z_-]{1,64}$"
+DEFAULT_BUCKET = "podbridge"
 
 
 def encode(text: str) -> str:
@@ -126,10 +128,6 @@ def owner_of(prefix: str, subject: str) -> str:
 def last_token(subject: str) -> str:
     """Return the text of the last token of a subject: the pod's UID, or the stream."""
     return decode(subject.rpartition(".")[2])
-
-
-BUCKET_PATTERN = r"^[0-9A-Za-z_-]{1,64}$"
-DEFAULT_BUCKET = "podbridge"
 
 
 class BucketSubjects:
