@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import struct
 import threading
 
 from prometheus_client import Counter
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 PIECE = 64 * 1024
 HALF_OPEN = 60.0
 """Seconds without data after which a connection is closed whose other direction the pod has ended."""
+PATIENCE = 600.0
+"""Seconds for which a client that takes nothing is waited for, once the connection at the site is over."""
 _KEEPALIVE = {socket.TCP_NODELAY: 1, socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 
 
@@ -36,6 +39,7 @@ class ForwardedSocket:
         with contextlib.suppress(OSError):  # the other end may be gone already
             self.peer = str(sock.getpeername()[0])
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(PATIENCE))
             for option, value in _KEEPALIVE.items():
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
@@ -45,7 +49,7 @@ class ForwardedSocket:
         sender.start()
         try:
             while data := session.receive():
-                self._socket.sendall(data)
+                self._send(session, data)
                 self.received += len(data)
                 self._counter.labels("out").inc(len(data))
             if data is None:
@@ -60,6 +64,17 @@ class ForwardedSocket:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RD)
             sender.join()
+
+    def _send(self, session: Connection, data: bytes) -> None:
+        """Send all data, as long as the socket takes some or the connection at the site is there."""
+        with memoryview(data) as view:
+            sent = 0
+            while sent < len(data):
+                try:
+                    sent += self._socket.send(view[sent:])
+                except BlockingIOError:  # for PATIENCE
+                    if session.is_over:
+                        raise
 
     def _await_end(self, sender: threading.Thread) -> None:
         """Wait for the end of the socket's direction, as long as it sends something."""
@@ -87,3 +102,7 @@ class ForwardedSocket:
         except (BridgeError, OSError) as error:
             log.debug("input of a forwarded connection ended", extra=kv(error=error))
             session.close()
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))

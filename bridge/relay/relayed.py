@@ -36,6 +36,11 @@ class RelayedConnection:
         self._is_open = self._is_complete = self._is_input_ended = self._is_closed = False
         self._reason: str | None = None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it is closed."""
+        return self._is_closed
+
     def wait_until_open(self) -> None:
         """Wait for the answer. Raises SiteRefusedError."""
         with self._changed:

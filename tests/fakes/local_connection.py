@@ -37,6 +37,10 @@ class LocalConnection:
         except OSError:
             self._problem = SiteRefusedError("connection refused", reason="SessionEnded")
 
+    @property
+    def is_over(self) -> bool:
+        return self.is_closed
+
     def receive(self) -> bytes | None:
         if self._problem is not None:
             raise self._problem

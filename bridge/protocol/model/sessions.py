@@ -66,6 +66,10 @@ class Session(Protocol):
 class Connection(Protocol):
     """A connection to a port of a pod. Threads and errors are those of a :class:`Session`."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended. What has arrived can still be received."""
+
     def receive(self) -> bytes | None:
         """Wait for data of the port; empty: all was received; ``None``: the port has reset the connection.
 

@@ -39,6 +39,11 @@ class SessionStream:
             subjects.stream(name), lambda _subject, data, _respond: self._deliver(data), threads=0
         )
 
+    @property
+    def is_over(self) -> bool:
+        """Whether one of the ends has ended the stream."""
+        return self._stream.is_over
+
     def send(self, data: bytes) -> None:
         """Send to the command's standard input, or to the port."""
         self._send(STDIN, data)

@@ -4,8 +4,9 @@ import errno
 import logging
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -174,6 +175,26 @@ def test_a_client_that_never_ends_is_closed_after_the_port(site, monkeypatch):
             assert client.recv(10) == b"bye"
             eventually(lambda: site.connections.opened[0].is_closed)
             served.close()
+
+
+def test_a_client_that_takes_nothing_holds_no_place_after_the_end_of_the_pod(monkeypatch):
+    monkeypatch.setattr(forwarded_socket, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port, pool = server.getsockname()[1], SimpleNamespace(name="site", connections=LocalConnections())
+        connections, first = ExposedConnections(lambda *_: (pod(), pool)), free_block(1)
+        made = Listeners("10.0.0.1", range(first, first + 1), connections.accept)
+        with exposing_with(made, [(("u1", port), pod())]), socket.create_connection(("127.0.0.1", first), timeout=20):
+            served = server.accept()[0]
+            threading.Thread(target=lambda: suppressed(served.sendall, bytes(2**26)), daemon=True).start()
+            time.sleep(1)  # it waits as long as the pod is there
+            assert connections._shares.used == 1
+            pool.connections.opened[0].close()
+            eventually(lambda: not connections._shares.used)
+
+
+def suppressed(call, *arguments):
+    with suppress(OSError):
+        call(*arguments)
 
 
 @pytest.mark.parametrize(("quiet", "seconds", "goes_on"), [(0.5, 20, True), (0.5, 0.7, False)])
