@@ -34,7 +34,7 @@ class Announcement(Value):
 
     pool: PoolName
     submitter: str
-    folder: str = Field("", description="Id of the folder that the submitter keeps its jobs in.")
+    folder: str = Field("", max_length=128, description="Id of the folder that the submitter keeps its jobs in.")
     time: float
     period: float
     version: str

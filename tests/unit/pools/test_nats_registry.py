@@ -249,6 +249,14 @@ def test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others() -> None
     assert phases == {"a": "queued", "b": "running", "c": "queued"}
 
 
+def test_an_announcement_whose_folder_no_annotation_can_have_is_dropped() -> None:
+    """Otherwise the node could not be written any more, and would stay ready after the site has fallen silent."""
+    hub = started()
+    about = {"pool": "alpha", "submitter": "s", "time": 0, "period": 5, "version": "1", "folder": "f" * 300_000}
+    hub.link.publish(SUBJECTS.announce, json.dumps(about).encode())
+    assert hub.pools.dropped == {"announce": 1}
+
+
 def test_nats_9_6_what_a_pool_says_about_another_is_dropped() -> None:
     hub = started()
     hub.link.publish(Subjects("bridge.v1", "beta", OWNER).announce, announce(pool="alpha", sequence=99))
