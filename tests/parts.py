@@ -35,7 +35,7 @@ PARTS: Mapping[str, Part] = {
     "sites": Part(40, "300 kills of daemons of sites, NATS servers and the hub, and 150 while pods race"),
     "outages": Part(28, "outages of sites, nodes, NATS servers, plugins and the API server; groups at an HTCondor"),
     "install": Part(38, "chart, kind, quick start, release, docs site, traces"),
-    "services": Part(9, "JupyterHub, whose servers are pods at sites, Dask with workers there, and kube-proxy"),
+    "services": Part(10, "JupyterHub, whose servers are pods at sites, Dask with workers there, and kube-proxy"),
     "fuzz": Part(30, "fuzzing at full length, and unit tests on other versions of Python"),
 }
 _LONGER = {
