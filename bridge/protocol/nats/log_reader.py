@@ -17,6 +17,7 @@ from bridge.protocol.nats.messages import LogAck, LogChunk
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.subjects import Subjects
 from bridge.protocol.nats.subscription import Respond
+from bridge.protocol.nats.two_way import MOST_IDLE
 
 _ACK_EVERY = WINDOW // 4
 _ACK_PERIOD = 1.0
@@ -34,7 +35,7 @@ class LogReader:
         self._link, self._silence = link, silence
         self._ack = subjects.ack(stream)
         self._chunks: queue.SimpleQueue[tuple[LogChunk, bytes] | SiteError | None] = queue.SimpleQueue()
-        self._last_read = self._acknowledged = 0
+        self._last_read = self._acknowledged = self._idle = 0
         self._kept_alive_at = -math.inf
         # closed until it has a subscription: __del__ also runs if subscribe() raises
         self._is_closed, self._has_failed = True, False
@@ -129,12 +130,16 @@ class LogReader:
     def _keep_alive(self) -> None:
         """Acknowledge, even if the consumer of the iterator is slow, and restart the time-out of a waiting one."""
         if time.monotonic() - self._kept_alive_at >= _ACK_PERIOD:
-            self._kept_alive_at = time.monotonic()
+            self._kept_alive_at, self._idle = time.monotonic(), 0
             self._acknowledge(LogAck(number=self._last_read))
-        if self._chunks.empty():
+        self._idle += 1
+        if self._idle > MOST_IDLE:
+            self._break(SiteRefusedError("the site floods the log", reason="BadSite"))
+        elif self._chunks.empty():
             self._chunks.put(None)
 
     def _break(self, error: SiteError) -> None:
         """End with an error after the chunks that have arrived, and ignore all further ones."""
         self._has_failed = True
         self._chunks.put(error)
+        self._subscription.close()

@@ -11,6 +11,7 @@ from bridge.protocol.nats.log_reader import LogReader
 from bridge.protocol.nats.log_streams import CHUNK, WINDOW
 from bridge.protocol.nats.messages import LogChunk
 from bridge.protocol.nats.subjects import Subjects
+from bridge.protocol.nats.two_way import MOST_IDLE
 
 KEEP_ALIVE = pack_chunk(LogChunk(number=0), b"")
 
@@ -22,8 +23,11 @@ class Link:
         self.published = []
 
     def subscribe(self, subject, handler, threads=1):
-        self._handler = handler
-        return SimpleNamespace(close=lambda: None)
+        self._handler, self.is_heard = handler, True
+        return SimpleNamespace(close=self._ignore)
+
+    def _ignore(self):
+        self.is_heard = False
 
     def publish(self, subject, data):
         self.published.append(data)
@@ -60,7 +64,7 @@ def test_chunks_that_cannot_be_read_do_not_pile_up(link, reader):
 def test_keep_alives_do_not_pile_up_and_are_acknowledged_once_a_second(link, reader, monkeypatch):
     now = 100.0
     monkeypatch.setattr("bridge.protocol.nats.log_reader.time.monotonic", lambda: now)
-    link.send(*[KEEP_ALIVE] * 1000)
+    link.send(*[KEEP_ALIVE] * MOST_IDLE)
     assert (reader._chunks.qsize(), len(link.published)) == (1, 1)
     now += 10
     link.send(KEEP_ALIVE)
@@ -68,6 +72,14 @@ def test_keep_alives_do_not_pile_up_and_are_acknowledged_once_a_second(link, rea
     monkeypatch.undo()
     link.send(chunk(1), chunk(2, b"", end=True))
     assert list(reader) == [b"x"]
+
+
+def test_a_site_that_floods_a_log_with_keep_alives_is_not_heard_any_more(link, reader):
+    link.send(chunk(1), *[KEEP_ALIVE] * (2 * MOST_IDLE + 2))
+    assert not link.is_heard
+    assert next(reader) == b"x"
+    with pytest.raises(SiteRefusedError, match="floods"):
+        next(reader)
 
 
 def test_a_chunk_that_is_too_large_ends_the_log(link, reader):
