@@ -22,7 +22,7 @@ from bridge.workload.quantity import MIB
 
 SHOWN = 20
 """Number of waiting pods that the report on a pool names."""
-WIDE = ("pod", "annotations", "finalizers", "job", "taints", "labels")
+WIDE = ("pod", "annotations", "finalizers", "job", "labels")
 """The sections of ``-o wide`` only: most of what they say stands in the others, too."""
 FACTS_AFTER = "nodes"
 """The section of the report on a pod after which its facts follow."""
