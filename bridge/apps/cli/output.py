@@ -118,7 +118,7 @@ class Printer:
         """Print a list; ``nothing`` if it is empty."""
         if self._form in ("json", "yaml"):
             print_document(list(records), self._form)
-        elif records or self._form == "name":
+        elif records:
             self._print_lines(records)
         else:
             click.echo(nothing, err=True)
