@@ -41,7 +41,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     report["summary"], advice = _summary(pod, job, session)
     allowed = pool_selection.of(pod)
     if job:
-        report["slurm"] = job_view.lines(job, session.all_jobs, time.time())
+        report["slurm"] = job_view.lines(job, job_view.state(job, [pod]), session.all_jobs, time.time())
     is_whole, note = _default_memory(session, pod, job)
     if job and note:
         report["slurm"][1] += f" ({note})"

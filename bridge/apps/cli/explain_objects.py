@@ -50,6 +50,8 @@ def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | No
         report = queues.in_lines(report, wide=form == "wide")
     if form == "text":
         report = {section: content for section, content in report.items() if section not in WIDE}
+        # most conditions without a message say no more than the phase
+        report["conditions"] = [line for line in report.get("conditions", ()) if ": " in line]
     reports.show(heading, report, form)
 
 
@@ -106,8 +108,8 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
         raise BridgeError(f"Slurm job {job_id} is not a job of this installation", hint=f"scontrol show job {job_id}")
     # a slurmctld that lost its state assigns ids again: pods of earlier jobs may have the id too
     record, *others = [each for each in job_records(session, None, ended=True) if each["job"] == slurm_job.job_id]
-    state = "+".join(sorted(slurm_job.states))
-    summary = f"{state} on {','.join(slurm_job.nodes)}" if slurm_job.nodes else record["state"]
+    state = record["state"]
+    summary = f"{state} on {','.join(slurm_job.nodes)}" if slurm_job.nodes else state
     problem, names = record["problem"], record["pods"]
     # of a group, the record names the group, which is no pod
     namespace, _, name = names[0].partition("/") if slurm_job.link.group is None else ("", "", "")
@@ -119,7 +121,7 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
         "summary": summary,
         "job": record,
         "places": _places(session, slurm_job),
-        "slurm": job_view.lines(slurm_job, session.all_jobs, time.time()),
+        "slurm": job_view.lines(slurm_job, record["state"], session.all_jobs, time.time()),
         "pods": names,
         "problem": ([problem] if problem else [])
         + [

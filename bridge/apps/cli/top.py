@@ -55,14 +55,13 @@ def run(connection: ConnectionOptions, form: str, *, once: bool, interval: float
 
 def read(session: CommandSession) -> dict[str, Any]:
     """Return the state: counts of pods and jobs, the use of nodes and pools, and the pods that have waited longest."""
-    # before the pods: the job of a new pod is not missing
-    jobs = session.attempt(SLURM, lambda: session.jobs) or []
+    session.attempt(SLURM, lambda: session.jobs)  # before the pods: the job of a new pod is not missing
     listed = session.attempt("pods of all namespaces", lambda: session.pods(None))
     namespace = None if listed is not None else session.namespace
     listed = session.pods(namespace) if listed is None else listed
     views = [pod_view.of(pod) for pod in listed]
     waiting = [view for view in views if view.state == pod_view.WAITING]
-    records = job_records(session, namespace, ended=False)
+    records = job_records(session, namespace, ended=True)
     measured = _measured(session.kube)
     nodes = session.attempt("nodes", lambda: _nodes(session, views)) or []
     pools = session.attempt("pools", lambda: pool_records(session, "")) or []
@@ -72,7 +71,7 @@ def read(session: CommandSession) -> dict[str, Any]:
         "slurm": session.slurm.slurm_release if session.config.slurm_rest_api and session.knows_slurm else None,
         "pods": dict(Counter(pod_view.phase(pod) or "Unknown" for pod in listed)),
         "waiting": dict(Counter(view.reason for view in waiting).most_common()),
-        "jobs": dict(Counter("+".join(sorted(job.states)) for job in jobs).most_common()),
+        "jobs": dict(Counter(each["state"] for each in records if each["state"]).most_common()),
         "problems": [{"job": each["job"], "problem": each["problem"]} for each in records if each["problem"]],
         "nodes": [{**each, **measured.get(each["name"], {})} for each in nodes],
         "pools": [{**each, **measured.get(each["pool"], {})} for each in pools],

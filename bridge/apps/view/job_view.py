@@ -119,9 +119,11 @@ def state(job: Job, there: Iterable[pods.Pod]) -> str:
 
     Slurm shows no difference.
     """
-    cancelled = states.end_of(job.states) is job_ends.CANCELLED
-    reasons = {(pod.get("status") or {}).get("reason") for pod in there if pods.is_finished(pod)}
-    return RELEASED if cancelled and job_ends.CANCELLED.reason not in reasons else "+".join(sorted(job.states))
+    members = list(there)
+    over = states.end_of(job.states) is job_ends.CANCELLED
+    over = over and all(pods.is_finished(pod) or pods.is_deleted(pod) for pod in members)
+    reasons = {(pod.get("status") or {}).get("reason") for pod in members if pods.is_finished(pod)}
+    return RELEASED if over and job_ends.CANCELLED.reason not in reasons else "+".join(sorted(job.states))
 
 
 def _problem(job: Job, ref: PodRef, pod: pods.Pod | None, slurm_names: Mapping[str, str]) -> str:
@@ -160,13 +162,16 @@ def _without_job(pod: pods.Pod, slurm_names: Mapping[str, str]) -> str:
     return ""
 
 
-def lines(job: Job, everyone: Iterable[Job], now: float) -> list[str]:
-    """Return what the job asks for, its state, Slurm's reason, its nodes and components, its position and its start."""
-    result = [f"job {job.job_id} is {'+'.join(sorted(job.states))} in partition {job.partition or '?'}"]
+def lines(job: Job, shown: str, everyone: Iterable[Job], now: float) -> list[str]:
+    """Return what the job asks for, Slurm's reason, its nodes and components, its position and its start.
+
+    ``shown`` is its state, as :func:`state` returns it.
+    """
+    result = [f"job {job.job_id} is {shown} in partition {job.partition or '?'}"]
     facts = {
         "asks for": job_words.amounts(job.request),
         "reason": job.reason and f"{job.reason}{f' ({job.description})' if job.description else ''}",
-        "time limit": job_words.minutes(job.time_limit) if job.time_limit else "",
+        "time limit": _time_limit(job),
         "nodes": ",".join(job.nodes),
     }
     result += [f"{name}: {fact}" for name, fact in facts.items() if fact]
@@ -184,6 +189,12 @@ def lines(job: Job, everyone: Iterable[Job], now: float) -> list[str]:
     if job.excluded_nodes and not job.parts:
         result.append(f"excluded nodes: {','.join(job.excluded_nodes)}")
     return result
+
+
+def _time_limit(job: Job) -> str:
+    if 60 * job.time_limit >= job_words.UNLIMITED:
+        return "none"
+    return job_words.minutes(job.time_limit) if job.time_limit else ""
 
 
 def _position(job: Job, everyone: Iterable[Job]) -> str:

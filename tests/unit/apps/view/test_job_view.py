@@ -123,7 +123,7 @@ def test_explain_shows_each_component_of_a_heterogeneous_job():
         JobPart(14, frozenset({"RUNNING"}), ("node-1", "node-2"), "b", "node-[3-4]"),
     )
     whole = Job(13, frozenset({"RUNNING"}), nodes=("node-0", "node-1", "node-2"), parts=parts)
-    assert lines(whole, [whole], 0)[-2:] == [
+    assert lines(whole, "RUNNING", [whole], 0)[-2:] == [
         "component 13 is RUNNING on node-0",
         "component 14 is RUNNING on node-1,node-2, excluded nodes: node-3,node-4",
     ]
@@ -159,3 +159,22 @@ def test_without_slurm_the_jobs_are_those_that_pods_name_with_what_the_hub_wrote
     first, second = job_view.of_pods([waits, pod("node-0", label="8", uid="r", name="r"), gone])
     assert (first["job"], first["pods"], first["reason"], first["phases"]) == (7, ["ns/p"], "Resources", ["Pending"])
     assert (second["job"], second["pods"], second["pod_nodes"], second["state"]) == (8, ["ns/r"], ["node-0"], "")
+
+
+def test_a_job_is_released_only_if_its_pods_are_over():
+    over = job("CANCELLED")
+    ended, runs = pod("node-0", phase="Succeeded"), pod("node-0")
+    assert [job_view.state(over, there) for there in ([ended], [], [runs], [ended, runs])] == [
+        "released",
+        "released",
+        "CANCELLED",
+        "CANCELLED",
+    ]
+
+
+def test_a_year_is_no_time_limit():
+    def told(minutes):
+        one = Job(7, frozenset({"RUNNING"}), time_limit=minutes)
+        return [line for line in lines(one, "RUNNING", [one], 0) if line.startswith("time limit")]
+
+    assert [told(minutes) for minutes in (0, 90, 365 * 1440)] == [[], ["time limit: 01:30:00"], ["time limit: none"]]
