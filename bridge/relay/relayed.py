@@ -11,6 +11,7 @@ from typing import Protocol
 from bridge.errors import SiteRefusedError
 from bridge.relay import multiplexer
 
+OPEN_TIMEOUT = 30.0
 _LONGEST_ERROR = 1000
 _ENDED = "the connection was ended"
 
@@ -44,7 +45,8 @@ class RelayedConnection:
     def wait_until_open(self) -> None:
         """Wait for the answer. Raises SiteRefusedError."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_open or self._is_closed)
+            if not self._changed.wait_for(lambda: self._is_open or self._is_closed, OPEN_TIMEOUT):
+                raise refused(f"no answer within {OPEN_TIMEOUT:g} s")
             if not self._is_open:
                 raise refused(self._reason or _ENDED)
 

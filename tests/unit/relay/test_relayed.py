@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 
+import pytest
+
+from bridge.errors import SiteRefusedError
+from bridge.relay import relayed
 from bridge.relay.multiplexer import CREDIT, DATA, END, NUMBER, WINDOW
 from bridge.relay.relayed import RelayedConnection
 
@@ -43,3 +47,9 @@ def test_data_are_credited_when_they_are_received() -> None:
     connection.handle(END, b"")
     assert connection.receive() == b""
     assert stream.sent == [(CREDIT, NUMBER.pack(2)), (CREDIT, NUMBER.pack(1))]
+
+
+def test_a_program_that_does_not_answer_keeps_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relayed, "OPEN_TIMEOUT", 0.05)
+    with pytest.raises(SiteRefusedError, match="no answer"):
+        RelayedConnection(Stream(), 1).wait_until_open()
