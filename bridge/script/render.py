@@ -90,6 +90,9 @@ def _data(plan: Plan) -> Iterator[str]:
     yield f"DEADLINE={'' if plan.deadline is None else _centiseconds(plan.deadline)}"
     if plan.grant_wait is not None:
         yield f"GRANT_WAIT={_centiseconds(plan.grant_wait)}"
+    if plan.grant_wait is not None or plan.volumes.fuse or plan.annotations.pre_exec:
+        # the first container may start much later
+        yield "FLUSH_LATER=0"
     if plan.hosts.files:
         yield array("HOST_NAMES", plan.hosts.names)
         yield array("HOST_ALIASES", plan.hosts.aliases)

@@ -6,10 +6,10 @@
 export PATH="${PATH:-/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
 
 declare -a STATE REASON PID BEGAN ENDED LAST CODE RESTARTS UP READY DIRTY NEXT BACKOFF WHY_KILLED
-declare -a KILL_AT KILLED STEP HOOK OVER SAYS UNTOLD
+declare -a KILL_AT KILLED STEP HOOK OVER SAYS
 declare -A HAPPENED HAPPENED_AT HAPPENED_TOLD
 declare -A PROBE PROBE_AT PROBE_PID PROBE_UNTIL PROBE_GOOD PROBE_BAD
-POD_REASON='' POD_MESSAGE='' POD_STATE='' TICKET='' STAGE=init WAKE='' FLUSH_FAILED='' TTY=''
+POD_REASON='' POD_MESSAGE='' POD_STATE='' TICKET='' STAGE=init WAKE='' FLUSH_AT=0 FLUSH_FAILED='' TTY=''
 
 # NOW: monotonic centiseconds. TIME: seconds since 1970.
 clock() {
@@ -58,16 +58,18 @@ announce() {
 # pod_state PHASE: write state/pod.json. If that fails, each flush tries again.
 pod_state() {
     local finished=null
-    [[ $1 == Running ]] || finished=$TIME
+    [[ $1 == Running ]] || finished=$TIME FLUSH_AT=0
     printf -v POD_STATE '{"phase":"%s","reason":"%s","message":"%s","host":"%s","ip":"%s","startedAt":%s,"finishedAt":%s,"ticket":"%s"}' \
         "$1" "$POD_REASON" "$POD_MESSAGE" "$HOST" "$ADDRESS" "$POD_BEGAN" "$finished" "$TICKET"
     flush
 }
 
 # Write the state of every container that has changed, then that of the pod. False: a part is not written, because a
-# disk or a quota is full; it remains in DIRTY or POD_STATE, and the file keeps the state before.
+# disk or a quota is full; it remains in DIRTY or POD_STATE, and the file keeps the state before. Nothing is written before
+# FLUSH_AT.
 flush() {
     local i text written=() files=() failed=''
+    ((NOW >= FLUSH_AT)) || return 0
     for i in "${!DIRTY[@]}"; do
         occurrences "$i"
         printf -v text '{"state":"%s","reason":"%s","message":"%s","startedAt":%s,"ended":%s,"restarts":%d,"started":%s,"ready":%s,"last":%s%s}' \

@@ -27,7 +27,9 @@ begin() {
         RESTARTS[i]=$((RESTARTS[i] + 1))
     fi
     STATE[i]=waiting REASON[i]=ContainerCreating BEGAN[i]=null UP[i]=false READY[i]=false CODE[i]=''
-    STEP[i]=creating KILL_AT[i]='' KILLED[i]='' WHY_KILLED[i]='' HOOK[i]='' NEXT[i]='' UNTOLD[i]=1
+    STEP[i]=creating KILL_AT[i]='' KILLED[i]='' WHY_KILLED[i]='' HOOK[i]='' NEXT[i]='' DIRTY[i]=1
+    # most have begun before that, and a write costs as much as a start
+    FLUSH_AT=$((NOW + 100))
     unset "BEGAN_AT[i]" # a start that fails is no long run
     oom_count
     OOM_BEFORE=$RESULT
@@ -89,8 +91,8 @@ fits_or_cannot() {
 # The container's process has started.
 has_begun() {
     local i=$1
-    UNTOLD[i]='' STATE[i]=running REASON[i]='' SAYS[i]='' BEGAN[i]=$TIME STEP[i]=running DIRTY[i]=1
-    BEGAN_AT[i]=$NOW
+    STATE[i]=running REASON[i]='' SAYS[i]='' BEGAN[i]=$TIME STEP[i]=running DIRTY[i]=1
+    BEGAN_AT[i]=$NOW FLUSH_AT=0
     if declare -F "post_start_$i" >/dev/null; then
         in_background with_output "run/${NAME[i]}.hook" "post_start_$i"
         HOOK[i]=$!
@@ -169,9 +171,6 @@ tend() {
         has_begun "$i"
     elif [[ ${STEP[i]} == creating && -s run/${NAME[i]}.progress ]]; then
         take_progress "$i"
-    elif [[ ${UNTOLD[i]} ]]; then
-        # not at its start: most have begun before the next look
-        UNTOLD[i]='' DIRTY[i]=1
     fi
     if ! kill -0 "${PID[i]}" 2>/dev/null; then
         reap "$i"
@@ -305,7 +304,7 @@ reap() {
     CODE[i]=$code
     close_log "$i"
     keep_message "$i"
-    STATE[i]=terminated REASON[i]=$reason SAYS[i]='' UP[i]=false READY[i]=false DIRTY[i]=1
+    STATE[i]=terminated REASON[i]=$reason SAYS[i]='' UP[i]=false READY[i]=false DIRTY[i]=1 FLUSH_AT=0
     if [[ $permanent && ! $STOPPING ]]; then
         STEP[i]=over OVER[i]=1
         fail_pod "$reason" "container $name: $(tail -n +2 "run/$name.why" | head -c 4096)"

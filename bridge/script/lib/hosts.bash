@@ -10,7 +10,7 @@ HOST_NAMES=() HOST_ALIASES=() RENDEZVOUS_PORT='' HOSTFILE=''
 make_hosts() {
     local members=''
     if [[ ${PODBRIDGE_GROUP_FILE-} ]]; then
-        members=$(cat -- "$PODBRIDGE_GROUP_FILE") || return 1
+        members=$(<"$PODBRIDGE_GROUP_FILE") || return 1
     elif [[ ${HOST_NAMES[*]}$RENDEZVOUS_PORT$HOSTFILE ]]; then
         members=$ADDRESS$'\t'${HOST_NAMES[*]}
     fi

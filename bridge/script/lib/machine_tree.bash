@@ -118,11 +118,12 @@ find_covers() {
 }
 
 # mirror FOLDER COPY: make the copy, and add a mount of each entry of the folder. An entry that can't be mounted (not
-# permitted, or removed meanwhile) is empty.
+# permitted, or removed meanwhile) is empty. The consoles of the machine, most of what /dev has, are no devices of a job.
 mirror() {
     local entry k folders=("$2") files=() links=()
     shopt -s dotglob nullglob
     for entry in "${1%/}"/*; do
+        [[ $entry != /dev/@(tty|vcs*)[0-9]* ]] || continue
         if [[ -L $entry ]]; then
             links+=("$entry")
             continue

@@ -6,6 +6,8 @@ declare -a BEGAN_AT
 declare -A HOST_PATH HOST_TYPE HOST_FREE
 HOST_AREAS=() SCRATCH_HELD='' IGNORE_USERS=''
 STOPPING='' CURRENT=0 FORCED='' STOP_BY='' DEADLINE_AT='' REACHER=''
+# centiseconds in which the first container begins, if nothing that may take long comes before
+FLUSH_LATER=100
 FIRST_BACKOFF=$((${PODBRIDGE_FIRST_BACKOFF_SECONDS:-10} * 100))
 
 main() {
@@ -60,6 +62,7 @@ active() {
     TICKET=''
     POD_BEGAN=$TIME
     DEADLINE_AT=${DEADLINE:+$((NOW + DEADLINE))}
+    FLUSH_AT=$((NOW + FLUSH_LATER))
     pod_state Running
 }
 

@@ -56,7 +56,7 @@ LEFT_OUT = {
 }
 """Processes that change no command line, and what replaces them: without them a pod takes half of the time."""
 MAPS = ("SCRATCH", "SIZE_LIMIT", "HOST_PATH", "HOST_TYPE", "HOST_FREE", "PROBE")
-NOT_IN_EACH_POD = ("SCRATCH_HELD", "WORKDIR_BELOW", "HOST_AREAS", "FUSE_MODE", "FUSE_WAIT", "GRANT_WAIT")
+NOT_IN_EACH_POD = ("SCRATCH_HELD", "WORKDIR_BELOW", "HOST_AREAS", "FUSE_MODE", "FUSE_WAIT", "GRANT_WAIT", "FLUSH_LATER")
 """Variables of one pod that another may not have: one process runs the library for all pods of a batch."""
 SHOW = r"""
 exec 4>told
