@@ -180,8 +180,6 @@ class BatchSystem(ABC):
     """Whether it runs equal pods as one array: :meth:`most_in_array`, :meth:`submit_array` and :meth:`find_array`."""
     enters: ClassVar[bool] = False
     """Whether a program can start on the machine of a running job: :meth:`entrance`."""
-    mpi_ways: ClassVar[tuple[str, ...]] = ("none",)
-    """How the processes of a group can form one MPI job, of :data:`bridge.names.MPI_WAYS`."""
 
     @abstractmethod
     def __init__(self, settings: Any, site: Site) -> None:
@@ -215,8 +213,12 @@ class BatchSystem(ABC):
     def jobs(self) -> dict[str, BatchJob]:
         """Return all jobs of this user whose names begin with :data:`NAME_PREFIX`, by id, with one query."""
 
+    def mpi_ways(self) -> Sequence[str]:
+        """Return how the processes of a group can form one MPI job, of :data:`bridge.names.MPI_WAYS`."""
+        return ("none",)
+
     def gang_starter(self, request: BatchJobRequest, mpi: str) -> GangStarter:
-        """Return how the job of a group starts its pods; ``mpi``: one of ``mpi_ways``."""
+        """Return how the job of a group starts its pods; ``mpi``: one of :meth:`mpi_ways`."""
         return GangStarter()
 
     def pods_per_machine(self, members: int, per_node: int) -> int:

@@ -60,7 +60,6 @@ class SlurmBatch(batch_interface.BatchSystem):
     submit_program = "sbatch"
     period = 5.0
     gangs = heterogeneous = arrays = enters = True
-    mpi_ways = names.MPI_WAYS
 
     def __init__(self, slurm: Slurm, site: batch_interface.Site) -> None:
         self._config = slurm
@@ -161,6 +160,15 @@ class SlurmBatch(batch_interface.BatchSystem):
         for job in sorted(text.jobs(output, arrays=self._array_files.uid), key=lambda job: int(job.id.split("_")[0])):
             found.setdefault(job.uid, job.id)
         return found
+
+    def mpi_ways(self) -> Sequence[str]:
+        """Run srun, which lists the plugins of this Slurm; return all ways if it cannot be run here."""
+        try:
+            listed = self._commands.ask("srun", "--mpi=list")
+        except BatchError:
+            return names.MPI_WAYS
+        plugins = f"{listed.out} {listed.err}".split()
+        return [way for way in names.MPI_WAYS if way == "none" or way in plugins]
 
     def gang_starter(self, request: batch_interface.BatchJobRequest, mpi: str) -> batch_interface.GangStarter:
         """Return srun with the options that keep the pods of a group apart."""

@@ -164,10 +164,10 @@ class Gatherer:
                 " are in no group",
                 reason="GangsNotSupported",
             )
-        if place.mpi not in self._batch.mpi_ways:
+        if place.mpi != "none" and place.mpi not in (ways := self._batch.mpi_ways()):
             raise SiteRefusedError(
-                f"mpi {place.mpi!r}: batch.kind {self._batch.kind} does not start MPI jobs in this way; allowed:"
-                f" {', '.join(self._batch.mpi_ways)}",
+                f"mpi {place.mpi!r}: the batch system of this site ({self._batch.kind}) does not start MPI jobs in this"
+                f" way; allowed: {', '.join(ways)}",
                 reason="MpiNotSupported",
             )
         if place.rank >= place.size:

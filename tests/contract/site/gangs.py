@@ -26,6 +26,7 @@ class Group:
     more: dict[str, Any] = field(default_factory=dict)
     by_rank: dict[int, dict[str, Any]] = field(default_factory=dict)
     per_node: int = 2
+    mpi: str = "none"
     gang: str = field(default_factory=jobs.uid)
     pods: dict[int, str] = field(default_factory=dict)
 
@@ -36,7 +37,7 @@ class Group:
         """
         pod = self.pods[rank] = self.pods[rank] if again else jobs.uid()
         names = [f"w-{rank}.sub", f"w-{rank}"]
-        place = PlaceInJob(gang=self.gang, rank=rank, size=self.size, per_node=self.per_node, names=names)
+        place = PlaceInJob(gang=self.gang, rank=rank, size=self.size, per_node=self.per_node, mpi=self.mpi, names=names)
         body = jobs.submit(command, **{"name": f"w-{rank}", "place": place, **self.more, **self.by_rank.get(rank, {})})
         if deaf:
             script = body.script.replace("control/stop", "control/none")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bridge.errors import SiteRefusedError
 from cluster.polling import eventually
 from tests.contract.site import gangs
 
@@ -82,3 +83,11 @@ def test_a_cancelled_job_ends_all_pods_with_slurms_reason(site: Any, component: 
     site.cluster.run_slurm("scancel", job + component)
     assert {end.reason for end in group.wait("ended", 60)} == {"Cancelled"}
     group.check_nothing_left()
+
+
+@pytest.mark.not_on("22.05", reason="its plugins include pmix")
+@pytest.mark.not_on("24.11", reason="its plugins include pmix")
+def test_a_way_of_mpi_that_slurm_does_not_have_is_refused(site: Any) -> None:
+    group = gangs.Group(site, 2, mpi="pmix")
+    with pytest.raises(SiteRefusedError, match=r"mpi 'pmix': .*\(slurm\).*; allowed: none, pmi2$"):
+        group.submit(0, "true")

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.names import MPI_WAYS
 from bridge.script.settings import Flavor
 from bridge.site.batch import batch_user, slurm_flags, slurm_words
 from bridge.site.batch import slurm_text as text
@@ -202,7 +204,7 @@ node-5|0/64/0/64|1000|0|gpu:2,craynetwork:4|gpu:1|idle|other|
 # --- sbatch -----------------------------------------------------------------------------------------------------------
 def slurm(tmp_path: Path, lines: str = "", more: str = "") -> SlurmBatch:
     """Slurm with an sbatch that does as it is told, and keeps what it got."""
-    for name in ("sbatch", "squeue", "scancel", "sinfo", "sacct", "scontrol"):
+    for name in ("sbatch", "squeue", "scancel", "sinfo", "sacct", "scontrol", "srun"):
         tool = tmp_path / name
         tool.write_text(
             f'#!/bin/bash\nprintf "%s\\n" "$@" >{tmp_path}/{name}.words\ncat >{tmp_path}/{name}.stdin\n'
@@ -600,3 +602,18 @@ def test_what_a_script_has_written_is_no_word_for_srun(
     for bad in ("/etc/shadow", "a,b", "n[1-2]", "", "-w", "a\n"):
         with pytest.raises(BatchError):
             batch.entrance("7", bad, folder)
+
+
+@pytest.mark.parametrize(
+    ("listed", "ways"),
+    [
+        ("\tnone\n\tpmix\n\tcray_shasta\n\tpmi2\nspecific pmix plugin versions available: pmix_v5", MPI_WAYS),
+        ("\tcray_shasta\n\tpmi2\n\tnone", ("none", "pmi2")),
+    ],
+)
+def test_ways_of_mpi_are_the_plugins_that_srun_lists(tmp_path: Path, listed: str, ways: Collection[str]) -> None:
+    assert [*slurm(tmp_path, f"echo 'MPI plugin types are...\n{listed}'").mpi_ways()] == [*ways]
+
+
+def test_without_an_answer_of_srun_the_job_tells_what_is_missing(tmp_path: Path) -> None:
+    assert slurm(tmp_path, "exit 1").mpi_ways() == MPI_WAYS
