@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+T = TypeVar("T")
+D = TypeVar("D")
 _PASS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -93,6 +95,20 @@ def open_folder(path: Where) -> int:
 def open_root(path: Where) -> int:
     """Open a directory as the root of several paths, and return its descriptor."""
     return open_file(path, _PASS)
+
+
+def read_within(
+    path: Where, read: Callable[[int], T], otherwise: D, opener: Callable[[Where], int] = open_root
+) -> T | D:
+    """Return what ``read`` returns for an open directory, or ``otherwise`` if it is not there, or is something else."""
+    try:
+        folder = opener(path)
+    except OSError:
+        return otherwise
+    try:
+        return read(folder)
+    finally:
+        os.close(folder)
 
 
 def unlink(path: Where) -> None:

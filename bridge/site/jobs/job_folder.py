@@ -32,7 +32,7 @@ from bridge.names import DNS_LABEL
 from bridge.script.runtimes import runtime_table as runtimes
 from bridge.site.batch.batch_interface import BatchJob
 from bridge.site.files import atomic_files
-from bridge.site.files.beneath import Below, exists, make_folder, names, open_folder, open_root
+from bridge.site.files.beneath import Below, exists, make_folder, names, open_folder, read_within
 from bridge.site.files.removal import remove_tree
 from bridge.site.jobs import job_script, member_record
 from bridge.site.jobs.job_record import BatchObservation, Cancellation, JobRecord, Meta
@@ -228,14 +228,7 @@ class JobFolder:
 
         A job is reported only if its script is complete and on disk: its submitter may have died before the fsync.
         """
-        try:
-            at = open_root(self.at)
-        except OSError:  # it is being removed, or can't be read now
-            return None
-        try:
-            record = self._read(at)
-        finally:
-            os.close(at)
+        record = read_within(self.at, self._read, None)  # also None: it is being removed, or can't be read now
         if record is None or record.meta.place is None:
             return record
         return member_record.with_place(record, self, self.site.job(record.meta.place.gang))
@@ -257,7 +250,7 @@ class JobFolder:
         observation = atomic_files.read_valid(_OBSERVATION, Below(at, "batch.json"), LARGEST_STATE)
         if observation is not None and observation.job.id in meta.replaced:
             observation = None  # the watcher wrote it while the directory was replaced
-        pod, containers = _states(at) if started else (None, ())
+        pod, containers = read_within(Below(at, "state"), _states, (None, ()), open_folder) if started else (None, ())
         ended_runs = [name for name, state in containers if state.get("ended")]
         ended_runs += [f"{name}.previous" for name, state in containers if state.get("last")]
         return JobRecord(
@@ -314,17 +307,10 @@ def _id(text: str) -> str:
     return text if _ID.fullmatch(text) else ""
 
 
-def _states(at: int) -> tuple[dict[str, Any] | None, tuple[tuple[str, dict[str, Any]], ...]]:
+def _states(folder: int) -> tuple[dict[str, Any] | None, tuple[tuple[str, dict[str, Any]], ...]]:
     """Read the script's records of the pod, then those of the containers, which are complete if the pod has ended."""
-    try:
-        folder = open_folder(Below(at, "state"))
-    except OSError:
-        return None, ()
-    try:
-        pod = atomic_files.read_json(Below(folder, "pod.json"), LARGEST_STATE)
-        return pod, tuple(_containers(folder))
-    finally:
-        os.close(folder)
+    pod = atomic_files.read_json(Below(folder, "pod.json"), LARGEST_STATE)
+    return pod, tuple(_containers(folder))
 
 
 def _containers(folder: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -338,24 +324,14 @@ def _containers(folder: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _started_job(at: int) -> str | None:
     """Return the id of the batch job whose script has started, empty if it is unknown; ``None``: none has."""
-    try:
-        folder = open_root(Below(at, "started"))
-    except OSError:
-        return None
-    try:
-        return _id(atomic_files.read_word(Below(folder, "job")))
-    finally:
-        os.close(folder)
+    return read_within(Below(at, "started"), lambda folder: _id(atomic_files.read_word(Below(folder, "job"))), None)
 
 
 def _messages(at: int, ended: list[str]) -> tuple[tuple[str, str], ...]:
     """Return the termination messages that are there, by the names of runs that have ended."""
-    try:
-        folder = open_root(Below(at, "termination"))
-    except OSError:
-        return ()
-    try:
+
+    def read(folder: int) -> tuple[tuple[str, str], ...]:
         contents = ((name, atomic_files.read_some(Below(folder, name), LARGEST_MESSAGE)) for name in ended)
         return tuple((name, content.decode(errors="replace")) for name, content in contents if content)
-    finally:
-        os.close(folder)
+
+    return read_within(Below(at, "termination"), read, ())
