@@ -24,8 +24,6 @@ SHOWN = 20
 """Number of waiting pods that the report on a pool names."""
 WIDE = ("pod", "annotations", "finalizers", "job", "labels")
 """The sections of ``-o wide`` only: most of what they say stands in the others, too."""
-FACTS_AFTER = "nodes"
-"""The section of the report on a pod after which its facts follow."""
 
 
 def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | None, form: str) -> None:
@@ -65,12 +63,8 @@ def pod(session: CommandSession, namespace: str, name: str) -> dict[str, Any]:
     except KubeNotFoundError as error:
         text = f"pod {name} does not exist in namespace {namespace}"
         raise BridgeError(text, hint="select another namespace with -n") from error
-    report: dict[str, Any] = {}
-    for section, content in describe(session, manifest).items():
-        report[section] = content
-        if section == FACTS_AFTER:
-            report |= _facts(session, manifest)
-    return report | {"not_read": session.gaps}
+    report = describe(session, manifest)
+    return {**report, **_facts(session, manifest), "not_read": session.gaps}
 
 
 def _facts(session: CommandSession, manifest: pods.Pod) -> dict[str, Any]:
