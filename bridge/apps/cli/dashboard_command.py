@@ -14,7 +14,6 @@ from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.dashboard.dashboard_server import Dashboard, PageSettings
 from bridge.apps.dashboard.page_access import Viewer
-from bridge.apps.dashboard.page_base import Explanation
 from bridge.apps.view.pod_view import PodView
 from bridge.clock import SystemClock
 from bridge.config import hub as configuration
@@ -129,9 +128,11 @@ def run(connection: ConnectionOptions, settings: Mapping[str, Any]) -> int:
 
     reads = SharedReads(SystemClock(), MOST_READS)
 
-    def explained(viewer: Viewer, pod: Object, nodes: Sequence[Object] | None, rows: Sequence[PodView]) -> Explanation:
+    def explained(
+        viewer: Viewer, pod: Object, nodes: Sequence[Object] | None, rows: Sequence[PodView]
+    ) -> tuple[Object, list[Object]]:
         session = PageSession(config, viewer, nodes, rows, reads)
-        return Explanation(explain.describe(session, pod), session.events(pod))
+        return explain.describe(session, pod), session.events(pod)
 
     chosen = PageSettings(**settings, kubeconfig=connection.kubeconfig, context=connection.context)
     return Dashboard(config, chosen, explained).run(lambda url: click.echo(f"The page is at {url}"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +19,11 @@ from bridge.clock import Clock
 from bridge.kube.object_store import Object
 from bridge.slurm.day_history import Sample
 
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a pod waits or where it runs: the report of ``podbridge explain pod``, and the Events of the pod."""
-
-    report: Mapping[str, Any]
-    events: Sequence[Mapping[str, Any]]
-
-
-Explain = Callable[[Viewer, Object, Sequence[Object] | None, Sequence[PodView]], Explanation]
+Explain = Callable[[Viewer, Object, Sequence[Object] | None, Sequence[PodView]], tuple[Object, list[Object]]]
 """``explain(viewer, pod, nodes, rows)``: the client of ``viewer`` reads, ``rows`` are those of all pods.
 
-``nodes``: ``None`` if the viewer may not list them."""
+``nodes``: ``None`` if the viewer may not list them. It returns the report of ``podbridge explain pod``, and the Events
+of the pod."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import flask
 
@@ -12,7 +11,7 @@ from bridge.apps.dashboard.changes import Changes, Feed
 from bridge.apps.dashboard.page_base import PageBase, Sources
 from bridge.apps.dashboard.place_pages import PlacePages
 from bridge.apps.view import pod_counts, pod_view
-from bridge.apps.view.node_view import NODE_STATES, NodeUse
+from bridge.apps.view.node_view import NodeUse
 from bridge.apps.view.pod_view import STATES, containers
 from bridge.clock import Clock
 from bridge.kube.object_store import Object
@@ -34,23 +33,11 @@ MOST_NODES = 50
 """Nodes on the overview, and pools."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
-    """The nodes of the overview. ``total`` counts all, ``states`` those of each of :data:`NODE_STATES`."""
-
-    shown: list[NodeUse]
-    total: int
-    states: dict[str, int]
-
-
-def foremost(uses: Sequence[NodeUse]) -> Nodes:
+def foremost(uses: Sequence[NodeUse]) -> list[NodeUse]:
     """Return the nodes of the overview: those with a problem, then the busiest of the others, each sorted by name."""
-    numbers = dict.fromkeys(NODE_STATES, 0)
-    for use in uses:
-        numbers[use.state] += 1
     good = {use.name: not (use.problem or use.slurm) for use in uses}
     chosen = sorted(uses, key=lambda use: (good[use.name], -use.share, use.name))[:MOST_NODES]
-    return Nodes(sorted(chosen, key=lambda use: (good[use.name], use.name)), len(uses), numbers)
+    return sorted(chosen, key=lambda use: (good[use.name], use.name))
 
 
 class Pages(PageBase):
@@ -70,8 +57,9 @@ class Pages(PageBase):
             title="Overview",
             counts=pod_counts.counts(seen),
             reasons=pod_counts.reasons(seen),
-            pools=foremost(pools),
-            nodes=foremost(nodes),
+            pools=pools,
+            nodes=nodes,
+            foremost=foremost,
             days=[day for day in self._days(may_nodes) if day[1]],
             may_nodes=may_nodes,
             limited=limited,
@@ -109,8 +97,8 @@ class Pages(PageBase):
         entry = pod_view.of(pod)
         may_nodes = self._may_nodes()
         nodes = self._sources.nodes() if may_nodes else None
-        explanation = self._sources.explain(self._viewer(), pod, nodes, self._rows())
-        report = explanation.report if may_nodes else {**explanation.report, "nodes": []}
+        report, events = self._sources.explain(self._viewer(), pod, nodes, self._rows())
+        report = report if may_nodes else {**report, "nodes": []}
         over = timeline.axis([entry], now)
         return self._render(
             "pod.html",
@@ -119,7 +107,7 @@ class Pages(PageBase):
             uid=pod["metadata"]["uid"],
             containers=containers(pod),
             report=report,
-            steps=timeline.steps(pod, entry, explanation.events),
+            steps=timeline.steps(pod, entry, events),
             axis=over,
             bar=timeline.segments(entry.times, entry.state, over, now),
         )

@@ -5,7 +5,7 @@ import pytest
 from bridge.apps.dashboard.changes import Changes
 from bridge.apps.dashboard.dashboard_app import make_app
 from bridge.apps.dashboard.page_access import LocalAccess, Viewer
-from bridge.apps.dashboard.page_base import Explanation, Sources
+from bridge.apps.dashboard.page_base import Sources
 from bridge.apps.dashboard.pages import Pages
 from bridge.apps.dashboard.slurm_reader import SlurmState
 from bridge.apps.view.pod_view import keep
@@ -49,7 +49,7 @@ class Site:
             lambda: [keep(pod) for pod in pods],
             lambda: list(nodes),
             lambda: "",
-            lambda *_: Explanation(self.report, self.events),
+            lambda *_: (self.report, self.events),
             lambda: self.slurm,
             lambda: pool_day,
         )
