@@ -175,19 +175,22 @@ def workload_records(session: CommandSession, namespace: str | None, selector: s
     return result
 
 
-def job_records(session: CommandSession, namespace: str | None, *, ended: bool) -> list[JobRecord]:
+def job_records(
+    session: CommandSession, namespace: str | None, *, ended: bool, listed: Sequence[pods.Pod] | None = None
+) -> list[JobRecord]:
     """Return a record for each placeholder job of this cluster, and for each pod without the job that it needs.
 
     ``namespace`` selects the jobs of its pods; ``None``: all jobs. The jobs are read first: a new pod is never missing.
-    ``ended``: see :func:`bridge.apps.cli.job_records.records`. Nodes that cannot be read are noted: their names in
-    Slurm are missing then, and not all problems are found.
+    ``ended``: see :func:`bridge.apps.view.job_view.records`; ``listed``: the pods, if they are read already. Nodes that
+    cannot be read are noted: their names in Slurm are missing then, and not all problems are found.
     """
     jobs = session.attempt(SLURM, lambda: session.jobs)
+    there = session.pods(namespace) if listed is None else listed
     if jobs is None:
-        return job_view.of_pods(session.pods(namespace))
+        return job_view.of_pods(there)
     nodes = [node for node in (session.attempt("nodes", session.nodes) or []) if not pool_selection.is_virtual(node)]
     slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes if session.config.slurm_rest_api}
-    return job_view.records(jobs, session.pods(namespace), slurm_names, namespace, ended=ended)
+    return job_view.records(jobs, there, slurm_names, namespace, ended=ended)
 
 
 def node_records(session: CommandSession, selector: str) -> list[NodeRecord]:

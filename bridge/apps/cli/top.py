@@ -15,7 +15,7 @@ import click
 from bridge import __version__
 from bridge.apps.cli import output
 from bridge.apps.cli.connection_options import ConnectionOptions
-from bridge.apps.cli.get import job_records, pool_records
+from bridge.apps.cli.get import job_records, pool_records_of
 from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import node_view, pod_view
 from bridge.apps.view.pod_view import PodView
@@ -61,10 +61,9 @@ def read(session: CommandSession) -> dict[str, Any]:
     listed = session.pods(namespace) if listed is None else listed
     views = [pod_view.of(pod) for pod in listed]
     waiting = [view for view in views if view.state == pod_view.WAITING]
-    records = job_records(session, namespace, ended=True)
-    measured = _measured(session.kube)
-    nodes = session.attempt("nodes", lambda: _nodes(session, views)) or []
-    pools = session.attempt("pools", lambda: pool_records(session, "")) or []
+    records = job_records(session, namespace, ended=True, listed=listed)
+    measured, manifests = _measured(session.kube), session.attempt("nodes", session.nodes) or []
+    nodes, pools = _nodes(session, manifests, views), pool_records_of(manifests, listed)
     return {
         "version": __version__,
         "kubernetes": session.kube.server,
@@ -134,9 +133,10 @@ def _waiting(view: PodView) -> dict[str, Any]:
     }
 
 
-def _nodes(session: CommandSession, views: Sequence[PodView]) -> list[dict[str, Any]]:
+def _nodes(
+    session: CommandSession, manifests: Sequence[dict[str, Any]], views: Sequence[PodView]
+) -> list[dict[str, Any]]:
     """Return the nodes that are also Slurm nodes, and what the scheduler's pods request there."""
-    manifests = session.nodes()
     slurm_names = {node["metadata"]["name"]: eligibility.slurm_name(node) for node in manifests}
     slurm_nodes = session.known_nodes
     _, colocated = node_view.nodes(manifests, views)
