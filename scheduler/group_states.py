@@ -18,8 +18,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from bridge.core import job_lifecycle
-from bridge.core.backoff import Backoff
 from bridge.core.job_lifecycle import Event, Lifecycle, State
+from bridge.core.retries import Backoff
 
 Pod = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from bridge import errors
 from bridge.control.control_loop import Dependencies
 from bridge.core import isolation
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.http.fencing import fence
 from bridge.logs import kv
 from bridge.slurm import states

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core import isolation
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.errors import KubeError, KubeGoneError
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.object_store import Change, Object, ObjectStore, number

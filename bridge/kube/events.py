@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.clock import SYSTEM_CLOCK, Clock, rfc3339
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError
 from bridge.kube.kube_client import KubeClient, Object
 from bridge.kube.rate_limit import TokenBucket

@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from bridge.clock import SYSTEM_CLOCK, Clock
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.telemetry.metrics import QUEUE_DEPTH, QUEUE_RETRIES
 
 K = TypeVar("K", bound=Hashable)

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from bridge.clock import Clock, SystemClock
 from bridge.config.hub import Config
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.errors import BridgeError, SlurmUnavailableError
 from bridge.logs import kv
 from bridge.slurm.hint_pace import GAP, HintPace

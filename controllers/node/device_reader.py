@@ -15,8 +15,8 @@ from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from bridge.logs import kv
 from bridge.workload.devices import claimed_devices, node_gres
+from bridge.workload.devices.cel_values import Selector
 from bridge.workload.devices.claimed_devices import CPU, DevicesNotReadyError, UnsupportedClaimError
-from bridge.workload.devices.device_selectors import Selector
 from bridge.workload.devices.node_gres import NodeGres
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from bridge import names
 from bridge.config import policies
 from bridge.control.control_loop import KubeDependencies, Loop
-from bridge.core.backoff import Backoff
-from bridge.core.retries import Retries
+from bridge.core.retries import Backoff, Retries
 from bridge.core.shares import Shares
 from bridge.errors import BridgeError, ServiceRefusedError, ShareExceededError
 from bridge.kube.lease import Elector

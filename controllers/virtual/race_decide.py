@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.protocol.model.jobs import GRANTED, JobStatus
 from bridge.workload import places, pods, remote_gangs
 from controllers.virtual.pod_state import Entry, Pod

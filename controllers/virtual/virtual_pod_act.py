@@ -10,7 +10,7 @@ from typing import Any
 from bridge import names
 from bridge.clock import Clock, rfc3339
 from bridge.core import isolation, job_lifecycle
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.errors import (
     BridgeError,
     KubeConflictError,

@@ -17,8 +17,7 @@ from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler.group_states import Pod
 from scheduler.nodes.occupancy import PlannedOccupancy
-from scheduler.places.place_view import PlaceView, Policy, PoolView
-from scheduler.places.pool_shapes import Shape
+from scheduler.places.place_view import PlaceView, Policy, PoolView, Shape
 
 STAYS = "a group that may go to Slurm stays there: not all its pods request a race"
 STAYS_WITHOUT_RACE = (

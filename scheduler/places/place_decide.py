@@ -28,8 +28,7 @@ from scheduler.group_actions import Action, BindToPool, Join, SetPlaces
 from scheduler.group_states import Pod, Wait
 from scheduler.nodes.occupancy import PlannedOccupancy
 from scheduler.places import candidates
-from scheduler.places.place_view import PlaceView
-from scheduler.places.pool_shapes import Shape, Shapes
+from scheduler.places.place_view import PlaceView, Shape, Shapes
 from scheduler.pod_group import Group
 
 DIFFERS = conditions.differs_from_next()

@@ -1,17 +1,23 @@
-"""What the choice of a place depends on: the pools, the namespaces, and the colocated Slurm. Plain data."""
+"""What the choice of a place depends on: the pools, the namespaces and the colocated Slurm, and where groups could go.
+
+Pure. Where groups that select and request the same could go is computed once for all of them in a decision.
+"""
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from bridge import names
-from bridge.workload import eligibility
+from bridge.workload import eligibility, pool_selection, reaching, resources
 from bridge.workload.eligibility import NodeView
-from scheduler.group_states import GroupState
-from scheduler.nodes.occupancy import Occupancy
+from bridge.workload.resources import Resources
+from scheduler import member_places
+from scheduler.group_states import GroupState, Pod, Wait
+from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy
 from scheduler.pod_group import Group
 
 Policy = Literal["order", "least-loaded", "weight", "soonest"]
@@ -97,3 +103,138 @@ class PlaceView:
     at_slurm: Set[str] = frozenset()
     local_wait: Callable[[], float] = field(default=lambda: 0.0)
     new_gang: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))
+
+
+class Kind(NamedTuple):
+    """What a pod selects and requests.
+
+    ``spec`` has the fields of :data:`bridge.workload.eligibility.SPEC_FIELDS`. ``reaches``: it reaches Services.
+    """
+
+    selector: pool_selection.PoolSelector
+    spec: Mapping[str, Any]
+    requested: Resources
+    reaches: bool = False
+
+
+NO_REACH = "its pods reach no Services"
+_OnNode = tuple[Mapping[str, Any], Resources]
+"""What the members of one kind on one node of the colocated Slurm need: as of :class:`Kind`, for all of them."""
+
+
+class Shape:
+    """The pools for all groups of one decision whose members select and request the same.
+
+    ``kinds`` has each kind of the ``size`` members once, ``requested`` is the sum of their requests: the virtual node
+    of a pool has the resources of its whole site. ``selector`` is that of the first member; ``remote`` and ``local``
+    hold for all. ``together`` members may share a node of the colocated Slurm.
+
+    A pool that is full stays full during a decision, which only adds pods.
+    """
+
+    def __init__(self, view: PlaceView, kinds: Sequence[Kind], requested: Resources, size: int, together: int) -> None:
+        self.no_room: Wait | None = None
+        """Why no pool takes any of these groups, once it is known: no decision makes room."""
+        self.selector, self.requested, self.size = kinds[0].selector, requested, size
+        self._together = min(together, size)
+        self.remote = all(kind.selector.remote for kind in kinds)
+        self.local = all(kind.selector.local for kind in kinds)
+        ordered = self.selector.ordered(view.pools)
+        self.ordered = [name for name in ordered if self.local or name != names.LOCAL_POOL]
+        self.is_uniform = all(kind.requested == kinds[0].requested for kind in kinds)
+        self._view, self._kinds = view, kinds
+        self._refusals: dict[str, str] = {}
+        self._full: dict[str, str] = {}
+        self._local: str | None = None
+        self._fits_local: bool | None = None
+
+    def refusal(self, name: str) -> str:
+        """Return the reason why the virtual node of a pool is refused, whatever is on it; empty if it is not."""
+        why = self._refusals.get(name)
+        if why is None:
+            why = self._refusals[name] = self._no_reach(name) or self._refused(self._view.pools[name].node)
+        return why
+
+    def _no_reach(self, name: str) -> str:
+        return NO_REACH if any(kind.reaches for kind in self._kinds) and not self._view.pools[name].reaches else ""
+
+    def is_selected(self, name: str) -> bool:
+        """Whether every member selects the pool."""
+        return all(name in kind.selector.ordered((name,)) for kind in self._kinds)
+
+    def _refused(self, node: NodeView) -> str:
+        """Return the reason why a node is refused for one of the members; empty if it is not."""
+        for kind in self._kinds:
+            if why := eligibility.refusal(kind.spec, self.requested, node):
+                return why
+        return ""
+
+    def full(self, name: str, occupancy: PlannedOccupancy) -> str:
+        """Return the reason why a pool has no room now; empty if it has room."""
+        why = self._full.get(name) or too_full(occupancy, self.requested, self._view.pools[name].node)
+        if why:
+            self._full[name] = why
+        return why
+
+    def local_full(self, occupancy: PlannedOccupancy) -> str:
+        """Return why too few nodes of the colocated Slurm have room now; empty if enough have. No decision binds there.
+
+        The reason is that of the last node.
+        """
+        if self._local is None:
+            self._local = self._lack_of_nodes(
+                lambda kind, node: eligibility.refusal(*kind, node) or too_full(occupancy, kind[1], node)
+            )
+        return self._local
+
+    def fits_local(self) -> bool:
+        """Whether enough nodes of the colocated Slurm could run the pods, whatever is on them."""
+        if self._fits_local is None:
+            self._fits_local = not self._lack_of_nodes(lambda kind, node: eligibility.refusal(*kind, node))
+        return self._fits_local
+
+    def _lack_of_nodes(self, refusal: Callable[[_OnNode, NodeView], str]) -> str:
+        """Return the last reason if fewer nodes than the pods need may run any of them; empty if there are enough."""
+        why, needed = "no node", math.ceil(self.size / self._together)
+        kinds = [(kind.spec, resources.total([kind.requested] * self._together)) for kind in self._kinds]
+        for node in self._view.nodes:
+            refused = ""
+            for kind in kinds:
+                if not (refused := refusal(kind, node)):
+                    break
+            why, needed = refused or why, needed - (not refused)
+            if not needed:
+                return ""
+        return why
+
+
+class Shapes:
+    """The shapes of the groups of one decision: most groups request the same as others."""
+
+    def __init__(self, view: PlaceView) -> None:
+        self._view = view
+        self._by_key: dict[tuple[int, tuple[tuple[pool_selection.PoolSelector, str], ...]], Shape] = {}
+
+    def of(self, members: Sequence[Pod]) -> Shape:
+        """Return the shape of a group with these members, at least one."""
+        each = [_kind(pod) for pod in members]
+        together = member_places.together(members) if len(members) > 1 else 1
+        texts = (repr((sorted(kind.requested.items()), kind.spec, kind.reaches)) for kind in each)
+        key = together, tuple([(kind.selector, text) for kind, text in zip(each, texts, strict=True)])
+        shape = self._by_key.get(key)
+        if shape is None:
+            kinds = dict(zip(key[1], each, strict=True))
+            total = resources.total(kind.requested for kind in each)
+            shape = self._by_key[key] = Shape(self._view, [*kinds.values()], total, len(members), together)
+        return shape
+
+
+def _kind(pod: Pod) -> Kind:
+    spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
+    return Kind(pool_selection.of(pod), spec, resources.node_requests(pod["spec"]), reaching.is_reaching(pod))
+
+
+def too_full(occupancy: PlannedOccupancy, requested: Resources, node: NodeView) -> str:
+    """Return the reason why a node has no room for a request now; empty if it has room."""
+    lacking = occupancy.lacking(node.name, requested, node.offered or {})
+    return f"no room for {next(iter(lacking))} now" if lacking else ""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.errors import KubeGoneError
 from bridge.kube import cache as cache_module
 from bridge.kube.cache import Cache

@@ -18,8 +18,7 @@ from bridge.workload.resources import Resources
 from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy
 from scheduler.places import candidates, place_view
 from scheduler.places.candidates import Candidate
-from scheduler.places.place_view import NamespaceView, PlaceView
-from scheduler.places.pool_shapes import Shapes
+from scheduler.places.place_view import NamespaceView, PlaceView, Shapes
 
 
 class _ReadOccupancy(Occupancy):

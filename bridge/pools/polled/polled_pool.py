@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bridge.clock import Clock
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.core.threads import Supervisor, at_once
 from bridge.errors import SiteDownError, SiteError, SiteNoStateError, SiteUnknownOutcomeError, UnknownJobError
 from bridge.logs import kv

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from bridge.clock import Clock
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError
 from bridge.logs import kv

@@ -6,7 +6,7 @@ import logging
 import math
 
 from bridge.clock import Clock
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.errors import SiteError
 from bridge.logs import kv
 from bridge.pools.submitter.job_view import MOST_BYTES, MOST_JOBS, Part, size

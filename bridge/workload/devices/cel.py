@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from bridge.workload import quantity
@@ -27,6 +28,7 @@ from bridge.workload.devices.cel_values import (
     AbortedError,
     Described,
     EvaluationError,
+    Selector,
     Semver,
     Term,
     Value,
@@ -58,7 +60,8 @@ class UnsupportedExpressionError(ValueError):
     """An expression outside the supported part of CEL."""
 
 
-def parse(text: str) -> Callable[[Described], bool]:
+@lru_cache(maxsize=256)
+def parse(text: str) -> Selector:
     """Return the function that decides whether a device matches; an error does not match.
 
     Raises :class:`UnsupportedExpressionError`.

@@ -1,5 +1,6 @@
-"""Values of CEL, semantic versions (https://semver.org) among them, and the functions of them that selectors of devices
-may use; for ``cel.py``. Pure.
+"""Values of CEL, of devices in ResourceSlices and semantic versions (https://semver.org) too; for ``cel.py``. Pure.
+
+Also the functions of values that selectors of devices may use.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import total_ordering
 from typing import Any, Protocol
+
+from bridge.workload import quantity
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,17})"
 _PART = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
@@ -77,6 +80,8 @@ class AbortedError(Exception):
     """An error that ends the evaluation, whatever the other side of ``&&`` and ``||`` is."""
 
 
+Selector = Callable[[Described], bool]
+"""Whether a device matches an expression."""
 Term = Callable[[Described], Any]
 """A part of an expression: returns its value for a device, or raises :class:`EvaluationError`."""
 
@@ -174,3 +179,37 @@ ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
+
+
+def attributes(driver: str, device: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the attributes of a device in a ResourceSlice; a name without a domain is in the domain of the driver.
+
+    A version that is none is left out.
+    """
+    values: dict[str, Value] = {}
+    for name, value in (device.get("attributes") or {}).items():
+        key = _full(driver, name)
+        for kind in ("string", "int", "bool"):
+            if kind in (value or {}):
+                values[key] = value[kind]
+        if "version" in (value or {}):
+            try:
+                values[key] = Semver.parse(str(value["version"]))
+            except ValueError:
+                continue
+    return values
+
+
+def capacity(driver: str, device: Mapping[str, Any]) -> dict[str, Decimal]:
+    """Return the capacities of a device in a ResourceSlice, by their full names; one that is none is left out."""
+    amounts = {}
+    for name, value in (device.get("capacity") or {}).items():
+        try:
+            amounts[_full(driver, name)] = quantity.parse((value or {}).get("value") or "")
+        except ValueError:
+            continue
+    return amounts
+
+
+def _full(driver: str, name: str) -> str:
+    return name if "/" in name else f"{driver}/{name}"

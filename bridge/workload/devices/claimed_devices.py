@@ -18,9 +18,8 @@ from typing import Any
 
 from bridge.errors import BridgeError, UntranslatableError
 from bridge.slurm.job_resources import NodeResources
-from bridge.workload.devices import cel, device_selectors
-from bridge.workload.devices.cel_values import Value
-from bridge.workload.devices.device_selectors import Selector
+from bridge.workload.devices import cel, cel_values
+from bridge.workload.devices.cel_values import Selector, Value
 
 Object = Mapping[str, Any]
 CPU = "cpu"
@@ -146,10 +145,7 @@ def class_selector(device_class: Object) -> Selector:
     if not selectors:
         raise UnsupportedClaimError(f"DeviceClass {name}: spec.selectors is empty; allowed: a selector of the driver")
     try:
-        parsed = [
-            device_selectors.parse(((selector or {}).get("cel") or {}).get("expression") or "")
-            for selector in selectors
-        ]
+        parsed = [cel.parse(((selector or {}).get("cel") or {}).get("expression") or "") for selector in selectors]
     except cel.UnsupportedExpressionError as error:
         raise UnsupportedClaimError(f"DeviceClass {name}: spec.selectors: {error}") from error
     return lambda device: all(is_match(device) for is_match in parsed)
@@ -181,9 +177,9 @@ def of_node(slices: Iterable[Object], node: str) -> list[Device]:
                     driver,
                     pool,
                     entry["name"],
-                    device_selectors.attributes(driver, entry),
+                    cel_values.attributes(driver, entry),
                     _unusable(entry),
-                    device_selectors.capacity(driver, entry),
+                    cel_values.capacity(driver, entry),
                 )
                 for entry in spec.get("devices") or ()
             ]

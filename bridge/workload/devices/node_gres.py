@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bridge.workload.devices import claimed_devices
+from bridge.workload.devices.cel_values import Selector
 from bridge.workload.devices.claimed_devices import CPU, Device
-from bridge.workload.devices.device_selectors import Selector
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from bridge.errors import LostLeadershipError
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from bridge.slurm.job_resources import GresIndices, NodeResources
-from bridge.workload.devices import claimed_devices, device_selectors, extended_claims
+from bridge.workload.devices import cel, claimed_devices, extended_claims
 from bridge.workload.devices.claimed_devices import DevicesNotReadyError, WrongDevicesError
 from cluster.polling import eventually
 from scheduler.devices.claims import Claims
@@ -64,7 +64,7 @@ SELECTORS = (
 
 @pytest.mark.parametrize("expression", SELECTORS)
 def test_an_expression_that_podbridge_reads_is_one_of_the_api_server(client: KubeClient, expression: str) -> None:
-    device_selectors.parse(expression)
+    cel.parse(expression)
     body = {"metadata": {"name": "cel.example.com"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
     client.create(f"{DEVICE_CLASSES.path()}?dryRun=All", body)
 

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from bridge.core.backoff import Backoff
-from bridge.core.retries import Reports, Retries
+from bridge.core.retries import Backoff, Reports, Retries
 from bridge.core.threads import Supervisor
 from bridge.core.workers import Workers
 from bridge.errors import LostLeadershipError, SlurmUnavailableError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.object_store import ObjectStore
 from cluster.polling import eventually

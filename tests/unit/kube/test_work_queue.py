@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bridge.core.backoff import Backoff
+from bridge.core.retries import Backoff
 from bridge.kube.work_queue import WorkQueue
 from tests.examples import examples
 from tests.fakes.clock import FakeClock

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.workload.devices import cel, device_selectors
+from bridge.workload.devices import cel, cel_values
 from bridge.workload.devices.cel import UnsupportedExpressionError
 from bridge.workload.devices.cel_values import Semver, Value
 
@@ -89,7 +89,7 @@ A, C = 'device.attributes["gpu.nvidia.com"]', 'device.capacity["gpu.nvidia.com"]
     ],
 )
 def test_what_matches(expression: str, expected: bool) -> None:
-    assert device_selectors.parse(expression)(Gpu()) is expected
+    assert cel.parse(expression)(Gpu()) is expected
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_matches(expression: str, expected: bool) -> None:
 )
 def test_what_is_outside_the_subset_is_refused(expression: str) -> None:
     with pytest.raises(UnsupportedExpressionError):
-        device_selectors.parse(expression)
+        cel.parse(expression)
 
 
 TRUE, FALSE, ERROR = "device.driver == 'gpu.nvidia.com'", "device.driver == 'a'", f"{A}.none == 1"
@@ -194,7 +194,7 @@ def test_a_regular_expression_takes_little_time(pattern: str, text: str) -> None
 def test_a_name_without_a_domain_is_in_that_of_the_driver() -> None:
     device = {"attributes": {"index": {"int": 1}, "other.com/index": {"string": "x"}, "ok": {"bool": False}, "no": {}}}
     expected = {"d.com/index": 1, "other.com/index": "x", "d.com/ok": False}
-    assert device_selectors.attributes("d.com", device) == expected
+    assert cel_values.attributes("d.com", device) == expected
 
 
 def test_capacities_and_versions_are_read_and_those_that_are_none_left_out() -> None:
@@ -202,8 +202,8 @@ def test_capacities_and_versions_are_read_and_those_that_are_none_left_out() -> 
         "attributes": {"v": {"version": "1.2.3-rc.1"}, "w": {"version": "1.2"}},
         "capacity": {"memory": {"value": "40Gi"}, "other.com/x": {"value": "1"}, "bad": {"value": "x"}, "none": None},
     }
-    assert device_selectors.attributes("d.com", device) == {"d.com/v": Semver((1, 2, 3), ("rc", "1"))}
-    assert device_selectors.capacity("d.com", device) == {"d.com/memory": 40 * 2**30, "other.com/x": 1}
+    assert cel_values.attributes("d.com", device) == {"d.com/v": Semver((1, 2, 3), ("rc", "1"))}
+    assert cel_values.capacity("d.com", device) == {"d.com/memory": 40 * 2**30, "other.com/x": 1}
 
 
 @pytest.mark.parametrize(
