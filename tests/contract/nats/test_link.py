@@ -168,6 +168,18 @@ def test_a_connection_that_takes_nothing_more_does_not_fill_memory(
     hub.publish("t.x", b"again")
 
 
+def test_a_process_ends_while_its_connection_takes_nothing_more(
+    server: NatsServer, world: World, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(nats_session, "_CLOSE_TIMEOUT", 0.3)
+    hub = world.link(server.url)
+    server.signal(signal.SIGSTOP)
+    for _ in range(20):
+        hub.publish("t.x", b"x" * 1_000_000)
+    world.close()
+    server.signal(signal.SIGCONT)
+
+
 def test_a_message_larger_than_the_server_takes_is_not_sent(server: NatsServer, world: World) -> None:
     hub = world.link(server.url)
     with pytest.raises(SiteTooLargeError, match="1300000"):
