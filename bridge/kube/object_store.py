@@ -8,7 +8,7 @@ in one cluster.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Object = dict[str, Any]
@@ -140,7 +140,7 @@ class ObjectStore:
         self._delivered.pop(_uid(obj), None)
 
 
-def older(one: Object, other: Object) -> bool:
+def older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether ``one`` is an older state than ``other``."""
     return number(one["metadata"]["resourceVersion"]) < number(other["metadata"]["resourceVersion"])
 

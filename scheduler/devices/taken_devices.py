@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bridge.kube.cache import Cache
-from bridge.kube.object_store import Object
+from bridge.kube.object_store import Object, number, older
 from bridge.kube.prune import IDENTITY, pick
 from bridge.workload.devices import claimed_devices
 
@@ -49,7 +49,7 @@ class TakenDevices:
                 self._versions.pop(uid, None)
             else:
                 # lower than before: etcd was restored from a backup
-                self._apply(claim, restored=old is not None and _version(old) > _version(claim))
+                self._apply(claim, restored=old is not None and older(claim, old))
 
     def written(self, claim: Mapping[str, Any]) -> None:
         """Apply the answer to a write of this process, which the cache shows later."""
@@ -63,7 +63,7 @@ class TakenDevices:
 
     # --- under the lock -----------------------------------------------------------------------------------------------
     def _apply(self, claim: Mapping[str, Any], *, restored: bool = False) -> None:
-        uid, version = str(claim["metadata"]["uid"]), _version(claim)
+        uid, version = str(claim["metadata"]["uid"]), number(claim["metadata"].get("resourceVersion", ""))
         if version < self._versions.get(uid, 0) and not restored:
             return  # a write of this process is newer
         self._versions[uid] = version
@@ -77,10 +77,6 @@ class TakenDevices:
         if keys:
             self._keys[uid] = keys
             self._owners.update(dict.fromkeys(keys, uid))
-
-
-def _version(claim: Mapping[str, Any]) -> int:
-    return int(claim["metadata"].get("resourceVersion") or 0)
 
 
 def prune(claim: Object) -> Object:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from bridge.kube.object_store import older
+
 Object = Mapping[str, Any]
 
 T = TypeVar("T")
@@ -38,13 +40,15 @@ class Storage:
         obj = new if new is not None else old
         if obj is None:
             return
+        # a cache reports an older state than before if etcd was restored from a backup
+        is_restored = old is not None and new is not None and older(new, old)
         with self._lock:
             stored = self._stored(obj)
             if kind == "delete":
                 if stored is None or stored["metadata"].get("uid") != obj["metadata"].get("uid"):
                     return
                 self._remove(stored)
-            elif stored is not None and _version(stored) > _version(obj) and not _is_restored(old, new):
+            elif stored is not None and older(obj, stored) and not is_restored:
                 return  # the answer to a write of this process is newer than this event
             else:
                 if stored is not None:
@@ -134,13 +138,3 @@ def _discard(index: dict[Any, dict[str, Object]], key: object, name: str) -> Non
     index[key].pop(name, None)
     if not index[key]:
         del index[key]
-
-
-def _is_restored(old: Object | None, new: Object | None) -> bool:
-    """Whether a cache reports an older state than before: etcd was restored from a backup."""
-    return old is not None and new is not None and _version(old) > _version(new)
-
-
-def _version(obj: Object) -> int:
-    text = str(obj["metadata"].get("resourceVersion", ""))
-    return int(text) if text.isascii() and text.isdigit() else 0
