@@ -13,7 +13,7 @@ from cluster import install
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 from tests import processes
-from tests.e2e.pools.cases import pod, sh
+from tests.e2e.pools.cases import mount, pod, sh
 
 pytestmark = pytest.mark.real
 
@@ -96,6 +96,35 @@ def test_files_are_copied_in_both_directions(pools_world, running, tmp_path):
     assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
     enter(pools_world, running, "rm", there.partition(":")[2])
     assert enter(pools_world, running, "sh", "-c", "test -t 1 || echo no terminal")[1] == b"no terminal\n"
+
+
+def ended_containers(one):
+    return [c["name"] for c in one["status"].get("containerStatuses", ()) if "terminated" in c["state"]]
+
+
+def test_the_result_of_a_task_is_read_from_a_container_that_then_ends(pools_world):
+    """As Airflow reads it: through the input of a shell beside a container that waits for a signal."""
+    main = sh('echo "{\\"rows\\": 7}" >/result/return.json', volumeMounts=[mount("result", "/result")])
+    waits = 'trap "exit 0" INT; while true; do sleep 1; done'
+    beside = sh(waits, "sidecar", volumeMounts=[mount("result", "/result")])
+    # its containers have PID namespaces of their own: the shell signals every "sh" that it sees
+    one = pools_world.create_pod(pod(main, beside, volumes=[{"name": "result", "emptyDir": {}}]), "apptainer-site")
+    bystander = pools_world.run("sleep 100", "apptainer-site")
+    pools_world.running(bystander, 60)
+    written = pools_world.seen(one, "result written", lambda p: ended_containers(p) == ["main"], 60)
+    assert written["status"]["phase"] == "Running"
+
+    def enter_shell(line):
+        return enter(pools_world, one, "/bin/sh", flags=("-i", "-c", "sidecar"), input=line)[1]
+
+    assert enter_shell(b"cat /result/return.json\n") == b'{"rows": 7}\n'
+    enter_shell(
+        b'for f in /proc/[0-9]*/comm; do read c <$f && [ "$c" = sh ] && p=${f%/comm} && kill -2 ${p##*/}; done\n'
+    )
+    assert pools_world.ended(one)["status"]["phase"] == "Succeeded"
+    assert pools_world.get(bystander)["status"]["phase"] == "Running"
+    pools_world.delete(one, 1)
+    pools_world.delete(bystander, 1)
 
 
 def test_debug_names_exec(pools_world, running):
