@@ -22,7 +22,7 @@ from bridge.workload.quantity import MIB
 
 SHOWN = 20
 """Number of waiting pods that the report on a pool names."""
-WIDE = ("pod", "annotations", "finalizers", "job", "labels")
+WIDE = ("pod", "annotations", "finalizers", "job", "labels", "progress")
 """The sections of ``-o wide`` only: most of what they say stands in the others, too."""
 
 
@@ -31,10 +31,6 @@ def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | No
     session = CommandSession(connection)
     namespace = namespace or session.namespace
     owner = explain_owner.kind_of(kind)
-    if owner is not None and not (kind == "job" and name.isdigit()):  # a Job of Kubernetes, not of Slurm
-        report = explain_owner.describe(session, owner, namespace, name)
-        reports.show(f"{owner.title} {namespace}/{name}", report, form)
-        return
     makers: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
         "pod": (f"Pod {namespace}/{name}", lambda: pod(session, namespace, name)),
         "job": (f"Slurm job {name}", lambda: job(session, name)),
@@ -42,8 +38,11 @@ def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | No
         "pool": (f"Pool {name}", lambda: pool(session, name)),
         "queue": (f"MasterQueue {name}", lambda: queue(session, name)),
     }
-    heading, make = makers[kind]
-    report = make()
+    if owner is not None and not (kind == "job" and name.isdigit()):  # a Job of Kubernetes, not of Slurm
+        heading, report = f"{owner.title} {namespace}/{name}", explain_owner.describe(session, owner, namespace, name)
+    else:
+        heading, make = makers[kind]
+        report = make()
     if kind == "queue" and form in ("text", "wide"):
         report = queues.in_lines(report, wide=form == "wide")
     if form == "text":
