@@ -153,14 +153,14 @@ class Multiplexer:
 
 def frames(received: bytes) -> "tuple[list[tuple[int, int, bytes]], bytes]":
     """Return the complete frames (kind, number of the connection, payload), and the rest."""
-    size, found = HEAD.size, []
-    while len(received) >= size:
-        kind, number, length = HEAD.unpack_from(received)
-        if len(received) < size + length:
+    size, found, at = HEAD.size, [], 0
+    while len(received) - at >= size:
+        kind, number, length = HEAD.unpack_from(received, at)
+        if len(received) - at < size + length:
             break
-        found.append((kind, number, received[size : size + length]))
-        received = received[size + length :]
-    return found, received
+        found.append((kind, number, received[at + size : at + size + length]))
+        at += size + length
+    return found, received[at:]
 
 
 def close_with_reset(sock: socket.socket) -> None:
