@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
 
 from bridge.errors import SiteRefusedError
+from cluster import install
 from cluster.polling import eventually
 from tests.contract.site import gangs
 
@@ -91,3 +93,34 @@ def test_a_way_of_mpi_that_slurm_does_not_have_is_refused(site: Any) -> None:
     group = gangs.Group(site, 2, mpi="pmix")
     with pytest.raises(SiteRefusedError, match=r"mpi 'pmix': .*\(slurm\).*; allowed: none, pmi2$"):
         group.submit(0, "true")
+
+
+PMIX = """
+import ctypes
+mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+mpi.MPI_Init(None, None)
+# Open MPI's handles are addresses of its objects
+WORLD, INT, SUM = (
+    ctypes.byref(ctypes.c_char.in_dll(mpi, f"ompi_mpi_{name}")) for name in ("comm_world", "int", "op_sum")
+)
+rank, size, total = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+mpi.MPI_Comm_rank(WORLD, ctypes.byref(rank))
+mpi.MPI_Comm_size(WORLD, ctypes.byref(size))
+one = ctypes.c_int(rank.value + 1)
+mpi.MPI_Allreduce(ctypes.byref(one), ctypes.byref(total), 1, INT, SUM, WORLD)
+print(f"rank {rank.value} of {size.value}: sum {total.value}", flush=True)
+mpi.MPI_Finalize()
+"""
+"""A Python program, so that nothing has to be compiled; the library is Open MPI, which knows no other way."""
+
+
+@pytest.mark.not_on("22.05", reason="its root directory is this machine's, without Open MPI")
+@pytest.mark.not_on("26.05", reason="Debian builds it without the plugin pmix")
+def test_the_members_are_one_world_by_pmix(site: Any) -> None:
+    """On one node: the nodes share the machine's /tmp, where the plugin of each makes the same directory."""
+    install.ensure(added=("openmpi", "python3.13"))
+    group = gangs.Group(site, 4, per_node=4, mpi="pmix")
+    group.submit_all(f"HOME=/tmp python3.13 -c {shlex.quote(PMIX)}")
+    group.wait("ended")
+    assert [group.log(rank)[-1:] for rank in range(4)] == [[f"rank {rank} of 4: sum 10"] for rank in range(4)]
+    group.check_nothing_left()
