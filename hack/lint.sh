@@ -33,7 +33,7 @@ lint() {
             say "actionlint is not built, and Go is not installed"
             return "$skipped"
         fi
-        "$python" -c 'from cluster import install; install.ensure(modules=[install.ACTIONLINT])'
+        "$python" -c 'from cluster.systems import install; install.ensure(modules=[install.ACTIONLINT])'
         "$cache/bin/actionlint" .github/workflows/*.yaml
         ;;
     *)

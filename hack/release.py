@@ -24,7 +24,7 @@ from pathlib import Path
 
 import yaml
 
-from cluster import install
+from cluster.systems import install
 
 ROOT = Path(__file__).parents[1]
 _VERSION = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}")

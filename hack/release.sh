@@ -114,12 +114,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 build_python "$target"
 "$python" -m release chart "$target" "$homepage" "$url"
-"$python" -m cluster.oci chart "$target/podbridge-$version.tgz" "$target"
+"$python" -m cluster.systems.oci chart "$target/podbridge-$version.tgz" "$target"
 ./hack/docs.sh "$work/podbridge-docs-$version"
 "$python" -m release pack "$work/podbridge-docs-$version" "$target"
 "$python" -m krew "$homepage" "$url" "$target" >/dev/null
 if [[ -n $image ]]; then
-    "$python" -m cluster.oci image "$target"
+    "$python" -m cluster.systems.oci image "$target"
 fi
 (cd "$target" && sha256sum -- * >"$work/SHA256SUMS")
 install -m 644 "$work/SHA256SUMS" "$target/SHA256SUMS"

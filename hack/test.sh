@@ -66,7 +66,7 @@ fi
 ensure_venv
 if [[ -n $other || $# -gt 0 ]]; then
     # exit code 77: this Python cannot be had
-    [[ -z $other ]] || python=$("$python" -m cluster.pythons "$other") || exit
+    [[ -z $other ]] || python=$("$python" -m cluster.systems.pythons "$other") || exit
     words=()
     for word; do
         case $word in
@@ -128,7 +128,7 @@ run_part() {
     24.11) "$python" -m cluster install --kubernetes 1.34 ;;
     22.05) "$python" -m cluster install --kubernetes 1.32 ;;
     kubernetes) "$python" -m cluster install --kubernetes 1.32 1.37 ;;
-    services) "$python" -m cluster install && "$python" -m cluster.jupyter ;;
+    services) "$python" -m cluster install && "$python" -m cluster.systems.jupyter ;;
     *) "$python" -m cluster install ;;
     esac || { failed+=("the real systems of $part"); return; }
     for suite in unit contract e2e chaos; do

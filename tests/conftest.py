@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from bridge.core import isolation
 from cluster import Cluster, orphans, places
-from cluster.gangs import WORKLOAD_API
+from cluster.systems.gangs import WORKLOAD_API
 from cluster.world import World
 from tests import parts
 from tests.examples import LONG, SHORT

@@ -8,6 +8,6 @@
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.options import Options
-from cluster.slurm import Size
+from cluster.systems.slurm import Size
 
 __all__ = ["Cluster", "ClusterError", "Options", "Size"]

@@ -8,11 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-from cluster import debian, helm, image, install, kueue, orphans, places, pools, prometheus, realnode, shards
+from cluster import orphans, places, pools, shards
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.options import FILE as RECORD
 from cluster.steps import say
+from cluster.systems import debian, helm, image, install, kueue, prometheus, realnode
 
 
 def main(argv: list[str] | None = None) -> int:

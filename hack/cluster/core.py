@@ -13,14 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cluster import install, kube, kueue, places, pools, realnode, shards, tools
+from cluster import places, pools, shards, tools
 from cluster.errors import ClusterError
 from cluster.options import Record
 from cluster.parts import Parts
 from cluster.podbridges import submitter
 from cluster.ports import free_block
 from cluster.processes import kill_inside
-from cluster.slurm import node_names
+from cluster.systems import install, kube, kueue, realnode
+from cluster.systems.slurm import node_names
 from cluster.views import SEEN_AS
 
 NAMESPACES = ("slurm-bridge", "podbridge")

@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cluster import places
+from cluster.bench.reviews import unverified
 from cluster.core import Cluster
 from cluster.errors import ClusterError
-from cluster.reviews import unverified
 
 TIMEOUT = 10.0
 MEMORY_GROWTH = 64 * 2**10

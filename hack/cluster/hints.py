@@ -14,7 +14,7 @@ from textwrap import dedent
 
 from cluster import places
 from cluster.core import Cluster
-from cluster.slurm import SLURM_UID
+from cluster.systems.slurm import SLURM_UID
 from cluster.views import SEEN_AS
 
 FOLDER = "hints"

@@ -9,8 +9,8 @@ from typing import Any
 
 from cluster import pools
 from cluster.core import Cluster
-from cluster.interlink import NAMESPACE, TOLERATION, Interlink
 from cluster.pods import PoolWorld
+from cluster.systems.interlink import NAMESPACE, TOLERATION, Interlink
 from cluster.world import Object
 
 SITE = "slurm-site"

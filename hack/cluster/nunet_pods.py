@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Any
 
 from cluster.core import Cluster
-from cluster.dms import SECONDS, FakeDms
 from cluster.pods import PoolWorld
 from cluster.pools import NAMESPACE
+from cluster.systems.dms import SECONDS, FakeDms
 from cluster.world import Object
 
 RTX, PLAIN = "nunet-rtx", "nunet-plain"

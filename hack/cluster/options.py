@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster import places, shards
 from cluster.errors import ClusterError
-from cluster.slurm import Size
+from cluster.systems.slurm import Size
 
 FILE = "cluster.json"
 
@@ -34,9 +34,9 @@ class Options:
     real_node: bool = False
     """Whether a kubelet and containerd of this machine are ``node-0``, not kwok."""
     dra: bool = False
-    """Whether a DRA driver publishes GPUs of the real node (see :mod:`cluster.realnode`)."""
+    """Whether a DRA driver publishes GPUs of the real node (see :mod:`cluster.systems.realnode`)."""
     helm: bool = False
-    """Whether the cluster is prepared for podbridge in pods, on the real node (see :mod:`cluster.helm`)."""
+    """Whether the cluster is prepared for podbridge in pods, on the real node (see :mod:`cluster.systems.helm`)."""
     audit: bool = False
     """Whether the API server writes ``audit.log``."""
     slurm_conf: list[str] = field(default_factory=list)
@@ -53,13 +53,13 @@ class Options:
     nats_servers: int = 1
     """Number of NATS servers: three are a cluster, each on a host of its own, with a bucket for the hub."""
     interlink: bool = False
-    """Whether interLink's programs are installed, for :mod:`cluster.interlink`."""
+    """Whether interLink's programs are installed, for :mod:`cluster.systems.interlink`."""
     gangs: bool = False
-    """Whether the controllers of JobSet, LeaderWorkerSet and scheduler-plugins run (see :mod:`cluster.gangs`)."""
+    """Whether the controllers of JobSet, LeaderWorkerSet and scheduler-plugins run: :mod:`cluster.systems.gangs`."""
     kuberay: bool = False
-    """Whether the operator of KubeRay runs, beside those of ``gangs`` (see :mod:`cluster.kuberay`)."""
+    """Whether the operator of KubeRay runs, beside those of ``gangs`` (see :mod:`cluster.systems.kuberay`)."""
     kueue: bool = False
-    """Whether Kueue, kube-scheduler and a node for it run (see :mod:`cluster.kueue`)."""
+    """Whether Kueue, kube-scheduler and a node for it run (see :mod:`cluster.systems.kueue`)."""
     kueue_version: str = places.DEFAULT_KUEUE
     """Version of Kueue; the allowed ones are in ``places.KUEUE``."""
     schedulers: int = 1

@@ -9,18 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import debian, gangs, install, kube, kuberay, kueue, places, realnode, shards, slurm, tools, trainer
-from cluster.controllers import ControllerSetup
+from cluster import places, shards, tools
 from cluster.errors import ClusterError
-from cluster.job_controller import JobController
-from cluster.nats import NatsSetup
 from cluster.options import Options, Record
 from cluster.podbridges import Podbridges
 from cluster.pools import Pools
 from cluster.processes import Processes, run
-from cluster.realnode import RealNode
-from cluster.sites import Site
-from cluster.slurm import SlurmSetup, make_token
+from cluster.systems import debian, gangs, install, kube, kuberay, kueue, realnode, slurm, trainer
+from cluster.systems.controllers import ControllerSetup
+from cluster.systems.job_controller import JobController
+from cluster.systems.nats import NatsSetup
+from cluster.systems.realnode import RealNode
+from cluster.systems.sites import Site
+from cluster.systems.slurm import SlurmSetup, make_token
 from cluster.views import SEEN_AS
 
 MANIFESTS = (

@@ -9,10 +9,11 @@ from typing import Any
 
 import yaml
 
-from cluster import kube, tools
+from cluster import tools
 from cluster.pools import Pools
 from cluster.ports import free_block, http_status
 from cluster.processes import Processes
+from cluster.systems import kube
 
 MAIN = "podbridge"
 

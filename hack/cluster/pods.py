@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cluster import install
 from cluster.core import Cluster
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
+from cluster.systems import install
 from cluster.world import Object, World
 
 FINISHED = ("Succeeded", "Failed")

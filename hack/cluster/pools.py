@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import debian, images, nats, sites
 from cluster.errors import ClusterError
-from cluster.kube import Api, is_ready
-from cluster.nats import NatsSetup
-from cluster.sites import CondorSite, Site, SlurmSite
+from cluster.systems import debian, images, nats, sites
+from cluster.systems.kube import Api, is_ready
+from cluster.systems.nats import NatsSetup
+from cluster.systems.sites import CondorSite, Site, SlurmSite
 
 NAMESPACE = "remote"
 """Pods of this namespace may use any pool."""
@@ -56,7 +56,7 @@ class Pools:
             self.ports += site.ports
 
     def needs(self) -> dict[str, list[str]]:
-        """Return the arguments of :func:`cluster.install.ensure` for them."""
+        """Return the arguments of :func:`cluster.systems.install.ensure` for them."""
         slurm = [site.version for site in self.sites.values() if isinstance(site, SlurmSite)]
         added = [name for name, (suite, *_) in debian.ADDED.items() if self._uses(name, suite)]
         return {"slurm": slurm, "added": added, "machine": ["busybox", "ip"] if self.sites else []}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.slurm import node_names
+from cluster.systems.slurm import node_names
 
 MOST = 4
 

@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from cluster import install
+from cluster.systems import install
 from generate.chart import CHART
 from generate.marked import ROOT
 

@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from cluster import kube
 from cluster.polling import eventually
+from cluster.systems import kube
 from cluster.world import LABEL, NODE
 from tests.e2e.test_commands import podbridge
 

@@ -6,9 +6,9 @@ import pytest
 
 from bridge import names
 from bridge.clock import SystemClock, rfc3339
-from cluster import kube
 from cluster.polling import eventually
-from cluster.slurm import Size
+from cluster.systems import kube
+from cluster.systems.slurm import Size
 from cluster.world import NAMESPACE
 
 pytestmark = pytest.mark.real

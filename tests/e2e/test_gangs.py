@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from cluster import dashboard
 from cluster.polling import eventually
+from cluster.systems import dashboard
 from cluster.world import NAMESPACE, NODE
 from tests.e2e.test_volumes import unprovisioned
 from tests.fakes import pod_groups

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from bridge import names
-from cluster import kube
 from cluster.polling import eventually
-from cluster.slurm import Size
+from cluster.systems import kube
+from cluster.systems.slurm import Size
 
 pytestmark = pytest.mark.real
 

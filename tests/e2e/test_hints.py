@@ -4,10 +4,11 @@ import os
 
 import pytest
 
-from cluster import hints, install
+from cluster import hints
 from cluster.polling import eventually
 from cluster.ports import free_block, listening
-from cluster.slurm import SLURM_UID
+from cluster.systems import install
+from cluster.systems.slurm import SLURM_UID
 from cluster.world import LABEL
 from tests.fakes.server_certificate import certificates
 

@@ -21,12 +21,13 @@ import yaml
 import bridge.config.hub
 from bridge import names
 from bridge.slurm.auth import claims
-from cluster import Cluster, kube, places
+from cluster import Cluster, places
 from cluster.pods import PoolWorld
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE as REMOTE
 from cluster.ports import free_block
-from cluster.slurm import ACCOUNTING, Size
+from cluster.systems import kube
+from cluster.systems.slurm import ACCOUNTING, Size
 from cluster.tools import ANYTHING
 from cluster.world import NAMESPACE
 from tests.contract.nats.servers import certificate, listens

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster import Cluster, kube
+from cluster import Cluster
 from cluster.polling import eventually
 from cluster.ports import free_block
-from cluster.slurm import SLURM_UID
+from cluster.systems import kube
+from cluster.systems.slurm import SLURM_UID
 from cluster.world import World
 
 pytestmark = pytest.mark.real

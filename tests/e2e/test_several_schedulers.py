@@ -11,9 +11,10 @@ import pytest
 import yaml
 
 from bridge import names
-from cluster import Cluster, kube
+from cluster import Cluster
 from cluster.errors import ClusterError
 from cluster.polling import eventually
+from cluster.systems import kube
 from cluster.tools import merged
 from cluster.world import World
 

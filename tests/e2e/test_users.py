@@ -10,7 +10,7 @@ import pytest
 from cluster import Cluster
 from cluster.errors import ClusterError
 from cluster.polling import eventually
-from cluster.slurm import ACCOUNTING
+from cluster.systems.slurm import ACCOUNTING
 from cluster.world import JOB_PREFIX, World
 
 pytestmark = pytest.mark.real

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import dashboard
 from cluster.polling import eventually
+from cluster.systems import dashboard
 from generate.manifests import template
 
 pytestmark = pytest.mark.real

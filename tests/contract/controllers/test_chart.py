@@ -22,8 +22,9 @@ from bridge.apps.cli.plugin_command import plugin
 from bridge.apps.cli.token_command import renew
 from bridge.config import public_config
 from bridge.protocol.nats.user_keys import new_seed, public_key
-from cluster import crds, install, tools
+from cluster import tools
 from cluster.polling import eventually
+from cluster.systems import crds, install
 from generate import chart, manifests
 from generate.manifests import template
 

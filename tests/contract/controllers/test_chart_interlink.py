@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import install
 from cluster.pki import Authority
 from cluster.polling import eventually
 from cluster.ports import free_block, listening
+from cluster.systems import install
 from generate.manifests import template
 
 pytestmark = pytest.mark.real

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster import install, tools
+from cluster import tools
+from cluster.systems import install
 from generate.manifests import template
 
 pytestmark = pytest.mark.real

@@ -16,11 +16,11 @@ import pytest
 
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import NODES, PODS
-from cluster import install
 from cluster.hosts import Hosts
 from cluster.polling import eventually
 from cluster.ports import free_block, http_status
 from cluster.processes import run
+from cluster.systems import install
 from tests import processes
 from tests.contract.controllers import test_expose_site
 from tests.contract.controllers.test_expose import fetch

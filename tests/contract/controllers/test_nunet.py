@@ -2,9 +2,9 @@
 
 import pytest
 
-from cluster.dms import FAIL
 from cluster.nunet_pods import GPU, PLAIN, RTX, NunetWorld
 from cluster.polling import eventually
+from cluster.systems.dms import FAIL
 
 pytestmark = pytest.mark.real
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.kube import ACCOUNTS, account_groups
+from cluster.systems.kube import ACCOUNTS, account_groups
 
 pytestmark = pytest.mark.real
 

@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from bridge.serving.streaming import hung_up
-from cluster.browser import Browser
 from cluster.places import CHECKOUT
+from cluster.systems.browser import Browser
 
 pytestmark = pytest.mark.real
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge import __version__
-from cluster import debian, image
+from cluster.systems import debian, image
 
 pytestmark = [pytest.mark.real, pytest.mark.long_only, pytest.mark.timeout(900)]
 AARCH64 = 183

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from cluster import places
-from cluster.browser import Browser
 from cluster.polling import eventually
+from cluster.systems.browser import Browser
 
 pytestmark = pytest.mark.real
 

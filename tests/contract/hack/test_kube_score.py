@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from cluster import install, places
+from cluster import places
+from cluster.systems import install
 from generate.manifests import template
 
 SETS = places.CHECKOUT / "tests" / "contract" / "controllers" / "chart"

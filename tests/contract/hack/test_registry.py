@@ -9,8 +9,8 @@ import yaml
 
 import release
 from bridge import __version__
-from cluster import debian, image, images, install, oci
-from cluster.registry import Registry
+from cluster.systems import debian, image, images, install, oci
+from cluster.systems.registry import Registry
 from tests.contract.hack.conftest import clean, run, successful
 from tests.docs_blocks import Shell, command
 

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from bridge import __version__
-from cluster import image, places
-from cluster.registry import Registry
+from cluster import places
+from cluster.systems import image
+from cluster.systems.registry import Registry
 from tests.contract.hack.conftest import clean, successful
 from tests.docs_blocks import DOCS, Shell, blocks, command, commands
 

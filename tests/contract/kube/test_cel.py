@@ -13,7 +13,7 @@ from bridge.workload import quantity
 from bridge.workload.devices import cel
 from bridge.workload.devices.cel import UnsupportedExpressionError
 from bridge.workload.devices.cel_values import Semver, Value
-from cluster import oracle
+from cluster.systems import oracle
 
 pytestmark = pytest.mark.real
 

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.workload import quantity
 from bridge.workload.tolerations import integer
-from cluster import oracle
+from cluster.systems import oracle
 
 pytestmark = pytest.mark.real
 

@@ -14,7 +14,8 @@ import pytest
 from bridge.core.threads import Supervisor
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import NODES, PODS
-from cluster import Cluster, install, places
+from cluster import Cluster, places
+from cluster.systems import install
 from controllers.kubelet.handlers import Located
 from controllers.kubelet.kubelet_server import Kubelet, KubeletSettings
 from tests.fakes.log_pool import LogPool, running

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import yaml
 
-from cluster import prometheus
+from cluster.systems import prometheus
 
 pytestmark = pytest.mark.real
 

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from cluster.dms import SECONDS, FakeDms
 from cluster.polling import eventually
 from cluster.ports import free_block
+from cluster.systems.dms import SECONDS, FakeDms
 from tests.contract.interlink.plugin_process import CHECKOUT, Client
 
 UID = "0d1c34d6-0b5a-4f0f-9f3c-0c8f2b0a7a11"

@@ -28,9 +28,9 @@ from bridge.pools.registry import PoolContext
 from bridge.protocol.model.jobs import pod_of
 from bridge.protocol.model.requests import LogOptions
 from bridge.script.references import Objects
-from cluster import dms
-from cluster.dms import FakeDms
 from cluster.polling import eventually
+from cluster.systems import dms
+from cluster.systems.dms import FakeDms
 
 GPU = "nunet.io/gpu.nvidia.rtx.3080.10gb"
 SUBMITTED = {names.REMOTE_JOB: "nunet/nunet-1"}

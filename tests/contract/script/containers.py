@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from cluster import debian, images, install, views
+from cluster import views
+from cluster.systems import debian, images, install
 from tests.contract.script.conftest import NOBODY, Job, Site
 
 SUBORDINATE = 300_000

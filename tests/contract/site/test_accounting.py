@@ -26,7 +26,7 @@ from bridge.site.batch.batch_interface import BatchJob, BatchSystem
 from bridge.site.config.site_config import make_batch_system, parse
 from cluster import Cluster
 from cluster.polling import eventually
-from cluster.slurm import ACCOUNTING
+from cluster.systems.slurm import ACCOUNTING
 from tests.contract.site.jobs import submit, uid
 
 pytestmark = pytest.mark.real

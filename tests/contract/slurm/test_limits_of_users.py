@@ -17,7 +17,7 @@ from bridge.slurm.slurm_client import SlurmClient
 from bridge.slurm.versions import ApiVersion
 from cluster import Cluster
 from cluster.polling import eventually
-from cluster.slurm import ACCOUNTING
+from cluster.systems.slurm import ACCOUNTING
 from tests.fakes.slurm_suite import ask, free_nodes
 
 pytestmark = pytest.mark.real

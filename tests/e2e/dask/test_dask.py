@@ -13,9 +13,9 @@ import threading
 import pytest
 import yaml
 
-from cluster import jupyter, machine_pods
 from cluster.polling import eventually
 from cluster.ports import free_block
+from cluster.systems import jupyter, machine_pods
 from tests import processes
 from tests.docs_blocks import DOCS, blocks
 

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 import pytest
 
 from cluster import Cluster, pools
-from cluster.gangs import WORKLOAD_API
 from cluster.pods import PoolWorld
+from cluster.systems.gangs import WORKLOAD_API
 from cluster.world import NAMESPACE, World
 
 OPTIONS = {

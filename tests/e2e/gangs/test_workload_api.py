@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from cluster.gangs import WORKLOAD_API
 from cluster.polling import eventually
+from cluster.systems.gangs import WORKLOAD_API
 from cluster.world import NAMESPACE
 
 pytestmark = pytest.mark.real

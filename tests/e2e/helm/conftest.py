@@ -2,8 +2,9 @@
 
 import pytest
 
-from cluster import Cluster, helm
+from cluster import Cluster
 from cluster.polling import eventually
+from cluster.systems import helm
 from cluster.world import NAMESPACE, World
 
 

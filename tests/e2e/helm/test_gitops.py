@@ -11,8 +11,8 @@ import subprocess
 import pytest
 import yaml
 
-from cluster import helm, install
 from cluster.polling import eventually
+from cluster.systems import helm, install
 from cluster.tools import merged
 
 pytestmark = pytest.mark.real

@@ -14,8 +14,9 @@ import requests
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from cluster import helm, image, install, kube, places
+from cluster import places
 from cluster.polling import eventually
+from cluster.systems import helm, image, install, kube
 from cluster.world import LABEL, NAMESPACE
 from tests.contract.nats.servers import certificate
 

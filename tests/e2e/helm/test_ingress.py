@@ -9,8 +9,8 @@ import base64
 import pytest
 import requests
 
-from cluster import helm
 from cluster.polling import eventually
+from cluster.systems import helm
 from cluster.world import NAMESPACE
 from tests.contract.nats.servers import Nginx, certificate
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from cluster import helm_images, image, install, kind, kueue_manifests, places, tools
+from cluster import places, tools
 from cluster.polling import eventually
 from cluster.ports import free_block
+from cluster.systems import helm_images, image, install, kind, kueue_manifests
 
 pytestmark = pytest.mark.real
 NAME = f"podbridge-{os.getpid()}"

@@ -19,13 +19,14 @@ from urllib.request import Request, urlopen
 import pytest
 
 from bridge.protocol.nats.user_keys import new_seed, public_key
-from cluster import Cluster, helm, helm_images, realnode, tools
+from cluster import Cluster, tools
 from cluster.errors import ClusterError
-from cluster.interlink import NAMESPACE as INTERLINK_NAMESPACE
-from cluster.interlink import TOLERATION, Interlink
-from cluster.kube import is_ready
 from cluster.pods import PoolWorld
 from cluster.polling import eventually
+from cluster.systems import helm, helm_images, realnode
+from cluster.systems.interlink import NAMESPACE as INTERLINK_NAMESPACE
+from cluster.systems.interlink import TOLERATION, Interlink
+from cluster.systems.kube import is_ready
 from cluster.tools import merged
 from cluster.world import NAMESPACE
 from tests.contract.nats.servers import World as NatsWorld

@@ -9,9 +9,10 @@ import pytest
 
 import release
 from bridge.slurm.auth import claims
-from cluster import Cluster, debian, helm, image, install, oci, places, realnode
+from cluster import Cluster, places
 from cluster.polling import eventually
-from cluster.registry import Registry
+from cluster.systems import debian, helm, image, install, oci, realnode
+from cluster.systems.registry import Registry
 from cluster.world import NAMESPACE
 from tests.docs_blocks import DOCS, Shell, blocks, command
 

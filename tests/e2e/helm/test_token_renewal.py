@@ -9,8 +9,8 @@ import pytest
 import requests
 
 from bridge.slurm.auth import claims
-from cluster import helm, install
 from cluster.polling import eventually
+from cluster.systems import helm, install
 
 pytestmark = pytest.mark.real
 

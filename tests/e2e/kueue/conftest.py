@@ -10,9 +10,10 @@ import pytest
 
 from bridge.clock import parse_rfc3339
 from bridge.workload.quantity import parse
-from cluster import Cluster, kueue, places, pools
+from cluster import Cluster, places, pools
 from cluster.pods import PoolWorld
 from cluster.polling import eventually
+from cluster.systems import kueue
 from cluster.world import LABEL, NAMESPACE
 
 SITES = ("local-site", "slurm-site")

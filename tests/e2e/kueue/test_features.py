@@ -2,8 +2,9 @@
 
 import pytest
 
-from cluster import kueue, pools
+from cluster import pools
 from cluster.polling import eventually
+from cluster.systems import kueue
 from cluster.world import NAMESPACE
 from tests.e2e.rendezvous import container, lines
 

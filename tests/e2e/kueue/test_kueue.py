@@ -5,8 +5,9 @@ from collections import Counter
 
 import pytest
 
-from cluster import kueue, pools
+from cluster import pools
 from cluster.polling import eventually
+from cluster.systems import kueue
 from cluster.world import NAMESPACE
 
 pytestmark = pytest.mark.real

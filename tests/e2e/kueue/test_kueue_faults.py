@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from cluster import kueue, pools
+from cluster import pools
 from cluster.errors import ClusterError
 from cluster.polling import eventually
+from cluster.systems import kueue
 from tests.e2e.kueue.capacity import CapacityWatch
 
 pytestmark = pytest.mark.real

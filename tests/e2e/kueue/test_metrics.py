@@ -7,7 +7,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from cluster import kueue
+from cluster.systems import kueue
 from tests.unit.docs.test_monitoring import KUEUE
 
 pytestmark = pytest.mark.real

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import Cluster, kueue, places
+from cluster import Cluster, places
 from cluster.polling import eventually
+from cluster.systems import kueue
 from cluster.world import NAMESPACE
 from tests.docs_blocks import Block, Shell, command, commands
 from tests.e2e.kueue.conftest import KueueWorld

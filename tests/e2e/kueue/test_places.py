@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from cluster import kueue
 from cluster.polling import eventually
+from cluster.systems import kueue
 from cluster.world import NAMESPACE
 from tests.e2e.kueue.capacity import CapacityWatch
 

@@ -7,11 +7,11 @@ import urllib.request
 
 import pytest
 
-from cluster import jupyter
-from cluster.browser import Browser
-from cluster.jupyter import JupyterHub
-from cluster.lab import LabUser
 from cluster.polling import eventually
+from cluster.systems import jupyter
+from cluster.systems.browser import Browser
+from cluster.systems.jupyter import JupyterHub
+from cluster.systems.lab import LabUser
 from tests import processes
 
 pytestmark = [pytest.mark.real, pytest.mark.long_only]

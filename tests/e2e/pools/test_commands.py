@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cluster import install
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
+from cluster.systems import install
 from tests import processes
 from tests.e2e.pools.cases import mount, pod, sh
 

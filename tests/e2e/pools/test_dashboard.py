@@ -6,9 +6,10 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from cluster import dashboard, places
-from cluster.browser import Browser
+from cluster import places
 from cluster.pools import NAMESPACE
+from cluster.systems import dashboard
+from cluster.systems.browser import Browser
 from cluster.world import World
 
 pytestmark = pytest.mark.real

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from cluster import install
 from cluster.polling import eventually
+from cluster.systems import install
 from tests.e2e.pools.cases import pod, sh
 from tests.e2e.pools.groups import delete, start
 

@@ -14,9 +14,9 @@ import tomllib
 import pytest
 
 from cluster import tools
-from cluster.nats import DAEMON
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
+from cluster.systems.nats import DAEMON
 
 pytestmark = pytest.mark.real
 HOSTS = ("local-site", "slurm-site")

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from cluster import prometheus
 from cluster.polling import eventually
+from cluster.systems import prometheus
 
 pytestmark = pytest.mark.real
 

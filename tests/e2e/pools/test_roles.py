@@ -5,9 +5,9 @@ import time
 import pytest
 import yaml
 
-from cluster.kube import ACCOUNTS
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
+from cluster.systems.kube import ACCOUNTS
 from tests.e2e.pools.cases import config_map, env, pod, secret, sh
 
 pytestmark = pytest.mark.real

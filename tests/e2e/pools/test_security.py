@@ -18,8 +18,8 @@ from bridge.protocol.nats.envelope import pack, parse
 from bridge.protocol.nats.messages import Announce, Reply, Request
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.subjects import Subjects
-from cluster.nats import PREFIX
 from cluster.polling import eventually
+from cluster.systems.nats import PREFIX
 
 pytestmark = pytest.mark.real
 POOL, OTHER = "local-site", "slurm-site"

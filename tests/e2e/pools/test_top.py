@@ -10,9 +10,9 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster import install, metrics_server
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
+from cluster.systems import install, metrics_server
 from tests.e2e.pools.cases import pod, sh
 from tests.e2e.pools.conftest import SITES
 

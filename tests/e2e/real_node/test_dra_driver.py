@@ -8,8 +8,8 @@ import json
 
 import pytest
 
-from cluster import realnode
 from cluster.polling import eventually
+from cluster.systems import realnode
 from cluster.world import NAMESPACE
 from tests.fakes.device_drivers import DRA, device_class, requests
 

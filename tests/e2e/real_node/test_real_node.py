@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster import kube, realnode
 from cluster.polling import eventually
+from cluster.systems import kube, realnode
 from cluster.world import NAMESPACE
 
 pytestmark = pytest.mark.real

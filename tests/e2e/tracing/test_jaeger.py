@@ -4,10 +4,11 @@ import pytest
 
 from bridge import names
 from bridge.telemetry import tracing
-from cluster import Cluster, install
-from cluster.jaeger import Jaeger
+from cluster import Cluster
 from cluster.pods import PoolWorld
 from cluster.polling import eventually
+from cluster.systems import install
+from cluster.systems.jaeger import Jaeger
 
 pytestmark = [pytest.mark.real, pytest.mark.long_only]  # the build of Jaeger takes 3 minutes, once
 

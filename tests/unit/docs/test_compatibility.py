@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import debian, places, pythons
+from cluster import places
+from cluster.systems import debian, pythons
 from tests.parts import SLURMS
 
 ROOT = Path(__file__).parents[3]

@@ -1,9 +1,9 @@
 import pytest
 import yaml
 
-from cluster import gang_manifests
 from cluster.errors import ClusterError
 from cluster.options import Options
+from cluster.systems import gang_manifests
 
 
 def configuration(kind, *paths):

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster import image, places
+from cluster import places
 from cluster.errors import ClusterError
+from cluster.systems import image
 
 DOCKERFILE = places.CHECKOUT / "Dockerfile"
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,4})?", fullmatch=True)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import debian, gang_manifests, install, places
+from cluster import places
 from cluster.errors import ClusterError
+from cluster.systems import debian, gang_manifests, install
 
 ENVTEST = ("etcd", "kube-apiserver", "kubectl")
 

@@ -1,7 +1,7 @@
 import json
 
 from bridge.workload import exposure
-from cluster import jupyter
+from cluster.systems import jupyter
 
 
 def test_a_pod_with_the_annotations_of_the_page_is_exposed_by_the_port_that_kubespawner_declares():

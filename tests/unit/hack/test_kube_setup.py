@@ -3,7 +3,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from cluster.kube import KubeSetup
+from cluster.systems.kube import KubeSetup
 
 BINARIES = {
     name: Path("/bin") / name for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok")

@@ -2,8 +2,11 @@ import pytest
 import yaml
 
 from bridge.config.hub import parse
-from cluster import bench_kueue, demo_kueue, kueue, kueue_manifests, tools
+from cluster import tools
+from cluster.bench import bench_kueue
+from cluster.demo import demo_kueue
 from cluster.errors import ClusterError
+from cluster.systems import kueue, kueue_manifests
 from controllers.queues import offers, specification
 
 

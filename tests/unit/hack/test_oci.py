@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import release
-from cluster import oci, places
+from cluster import places
 from cluster.errors import ClusterError
+from cluster.systems import oci
 
 CHART = places.CHECKOUT / "helm/podbridge"
 LAYERS = st.lists(st.binary(max_size=40), min_size=1, max_size=3)

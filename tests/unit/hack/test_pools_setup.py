@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.site.config import site_config as site_config
-from cluster import images, nats
 from cluster.__main__ import _parser
-from cluster.condor import CondorSetup
 from cluster.errors import ClusterError
 from cluster.pools import DEFAULT_SITES, SITES, Pools
-from cluster.sites import toml
+from cluster.systems import images, nats
+from cluster.systems.condor import CondorSetup
+from cluster.systems.sites import toml
 
 plain = st.one_of(st.text(), st.integers(-(2**63), 2**63 - 1), st.booleans(), st.lists(st.text()))
 keys = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1)

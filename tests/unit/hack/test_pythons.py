@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from cluster import debian, places, pythons
+from cluster import places
+from cluster.systems import debian, pythons
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.slurm import hostlist
-from cluster.slurm import Size, SlurmSetup, node_names, node_range
+from cluster.systems.slurm import Size, SlurmSetup, node_names, node_range
 
 
 def setup(version="26.05", nodes=4, size=None, lines=(), root="/"):

@@ -83,7 +83,7 @@ def test_no_free_ports_is_an_error(monkeypatch):
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path, monkeypatch):
     (tmp_path / "thesis.txt").write_text("mine")
-    monkeypatch.setattr("cluster.install.ensure", lambda *_, **__: None)
+    monkeypatch.setattr("cluster.systems.install.ensure", lambda *_, **__: None)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     with pytest.raises(ClusterError, match=r"holds other things \(thesis\.txt\)"):
         Cluster(tmp_path, slurm=None).start()

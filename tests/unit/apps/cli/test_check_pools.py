@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from bridge.apps.cli.check import check_pools
 from bridge.config import hub
-from cluster.dms import FakeDms
+from cluster.systems.dms import FakeDms
 from tests.fakes.interlink_plugin import FakePlugin
 
 

@@ -14,7 +14,7 @@ from bridge.pools import registry
 from bridge.pools.registry import PoolContext
 from bridge.script.references import Objects
 from bridge.serving.http_error import AnswerError
-from cluster.dms import SECONDS, FakeDms
+from cluster.systems.dms import SECONDS, FakeDms
 from tests.fakes.pool import one_pool
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from bridge.errors import SiteError
 from bridge.pools.nunet import dialect
 from bridge.pools.nunet.peers import Resources
-from cluster import dms
+from cluster.systems import dms
 from tests.examples import json_values
 
 JSON = json_values()

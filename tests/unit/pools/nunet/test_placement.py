@@ -9,7 +9,7 @@ from bridge.errors import ScriptError, SiteDownError
 from bridge.pools.nunet import dialect, peers
 from bridge.pools.nunet.peers import Peer, PeerList, Placed, Resources, refusal
 from bridge.pools.nunet.submissions import Submissions
-from cluster import dms
+from cluster.systems import dms
 
 GIB = 2**30
 CARD = "nvidia.rtx.3080.10gb"
