@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteRefusedError
-from cluster import install
 from cluster.polling import eventually
+from cluster.systems import install
 from tests.contract.site import gangs
 
 pytestmark = pytest.mark.real
