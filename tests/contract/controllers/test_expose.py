@@ -246,7 +246,7 @@ def test_the_policy_of_the_namespace_counts_for_pods_that_exist(exposed):
     assert exposed.endpoint(service)
     (found,) = exposed.slices(service)
     assert found["endpoints"][0]["targetRef"]["uid"] == uid(permitted)
-    (event,) = place.events(plain, "BridgeNotExposed")
+    (event,) = eventually(lambda: place.events(plain, "BridgeNotExposed"), "an Event")
     assert event["note"].startswith(f"the policy of namespace {NAMESPACE} has expose: false; allowed: a new pod of")
     place.admin.patch(path, {"metadata": {"labels": {"exposes": None}}})
     exposed.take_over(exposed.address)

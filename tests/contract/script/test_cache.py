@@ -139,9 +139,9 @@ def test_a_pull_that_is_killed(site, registry, killed):
     image = f"{registry.host}/team/tool:2"
     first, second = site.pod(image), site.pod(image)
     first.eventually(lambda: registry.count("GET .*/blobs/"))
-    if says(second, "pulling"):
+    first.eventually(lambda: any(says(job, "waiting until another pod") for job in (first, second)))
+    if says(first, "waiting"):
         first, second = second, first
-    second.eventually(lambda: says(second, "waiting until another pod"))
     (left,) = (site.folder / NAME).glob("*/new.*")
     if killed == "the script":
         first.process.kill()
