@@ -104,10 +104,10 @@ def submit_rate(cluster: Cluster, count: int) -> float:
         return count / bare.parallel(AT_ONCE, work)
 
 
-def bare_rate(cluster: Cluster, size: int, count: int, answer: int = bare_nats.SHORT) -> float:
+def bare_rate(cluster: Cluster, size: int, count: int, answer: int = bare_nats.SHORT, at_once: int = AT_ONCE) -> float:
     """Return round trips per second of bare clients on the same connections, with ``size`` bytes to the site.
 
-    ``answer``: bytes to the hub.
+    ``answer``: bytes to the hub. ``at_once``: round trips at the same time.
     """
     server, home = cluster.nats, "/srv/home"
     options = ["--seed", f"{home}/seed", "--authority", f"{home}/ca.crt", "--pool", NULL, "--answer", str(answer)]
@@ -115,7 +115,7 @@ def bare_rate(cluster: Cluster, size: int, count: int, answer: int = bare_nats.S
     cluster.processes.start("echo", [str(cluster.sites[NULL].as_user), *echo])
     try:
         cluster.processes.wait("echo", lambda: _listens(cluster, f"{nats.PREFIX}.{NULL}.status.bench.*"))
-        return bare_nats.round_trips(server.url, server.seed("hub"), server.ca_file, NULL, size, count, AT_ONCE)
+        return bare_nats.round_trips(server.url, server.seed("hub"), server.ca_file, NULL, size, count, at_once)
     finally:
         cluster.processes.stop(["echo"], 0)
         cluster.processes.forget("echo")
