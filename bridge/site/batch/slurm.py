@@ -13,6 +13,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from bridge import names
+from bridge.clock import SYSTEM_CLOCK
+from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import BatchError
 from bridge.site.batch import adopted, array_files, batch_interface, batch_user, commands, slurm_words
 from bridge.site.batch import slurm_text as text
@@ -29,6 +31,8 @@ ACCOUNTING_RETRY = 600.0
 """Seconds until sacct is run again on a cluster that had no accounting."""
 ACCOUNTING_REST = 60.0
 """Seconds until sacct is run again after a time-out, which delays the list of all jobs."""
+MPI_REMEMBERED = 60.0
+"""Seconds for which the answer of srun about MPI is cached: the pods of a group arrive one after the other."""
 
 _JOB_ID = re.compile(r"^(\d+)(?:;\S*)?\s*\Z", re.MULTILINE | re.ASCII)
 """The last line of sbatch's output: a job id, or a job id and a cluster."""
@@ -73,6 +77,7 @@ class SlurmBatch(batch_interface.BatchSystem):
             commands.command_environment(batch_interface.job_environment(slurm.environment), KEPT),
             {str(name): words for name, words in slurm.programs.items()},
         )
+        self._mpi_ways: SingleFlightCache[Sequence[str]] = SingleFlightCache(SYSTEM_CLOCK)
         self._adopted = adopted.names(site.folder)
         self._array_files = array_files.ArrayFiles(site.folder)
         self._users = batch_user.users(site.folder)
@@ -164,9 +169,12 @@ class SlurmBatch(batch_interface.BatchSystem):
     def mpi_ways(self) -> Sequence[str]:
         """Run srun, which lists the plugins of this Slurm; return all ways if it cannot be run here."""
         try:
-            listed = self._commands.ask("srun", "--mpi=list")
+            return self._mpi_ways.get("", lambda: (self._listed_mpi_ways(), MPI_REMEMBERED))
         except BatchError:
             return names.MPI_WAYS
+
+    def _listed_mpi_ways(self) -> Sequence[str]:
+        listed = self._commands.ask("srun", "--mpi=list")
         plugins = f"{listed.out} {listed.err}".split()
         return [way for way in names.MPI_WAYS if way == "none" or way in plugins]
 

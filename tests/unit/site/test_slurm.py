@@ -615,5 +615,11 @@ def test_ways_of_mpi_are_the_plugins_that_srun_lists(tmp_path: Path, listed: str
     assert [*slurm(tmp_path, f"echo 'MPI plugin types are...\n{listed}'").mpi_ways()] == [*ways]
 
 
+def test_the_pods_of_a_group_ask_srun_once(tmp_path: Path) -> None:
+    batch = slurm(tmp_path, f"echo asked >>{tmp_path}/asked; echo pmi2 none")
+    assert [[*batch.mpi_ways()] for _ in range(3)] == [["none", "pmi2"]] * 3
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
 def test_without_an_answer_of_srun_the_job_tells_what_is_missing(tmp_path: Path) -> None:
     assert slurm(tmp_path, "exit 1").mpi_ways() == MPI_WAYS
