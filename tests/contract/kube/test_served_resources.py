@@ -13,7 +13,7 @@ from bridge.kube.discovery import is_served, list_if_served
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import DEVICE_CLASSES, NAMESPACES
 from cluster import Cluster
-from tests.fakes.old_api_server import OldApiServer
+from tests.fakes.kube_answers import old_api_server
 
 OLD = "1.32"
 """The last version of Kubernetes without the resource."""
@@ -29,7 +29,7 @@ def real_server(state_folder: Path) -> Iterator[KubeClient]:
 
 @pytest.fixture(params=["fake", pytest.param(OLD, marks=pytest.mark.real)])
 def old(request: pytest.FixtureRequest) -> Any:
-    return OldApiServer() if request.param == "fake" else request.getfixturevalue("real_server")
+    return old_api_server() if request.param == "fake" else request.getfixturevalue("real_server")
 
 
 def test_an_old_server_does_not_serve_the_resource(old: Any) -> None:

@@ -21,6 +21,7 @@ from bridge.kube.resources import JOBS, Resource
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.kinds import job, jobset, kueue, lws, podgroup
 from tests.fakes.clock import FakeClock
+from tests.fakes.kube_answers import KubeAnswers
 from tests.unit.admission.test_app import patch_of, review
 
 OURS = names.DEFAULT_SCHEDULER_NAME
@@ -305,17 +306,10 @@ def test_a_namespace_s_default_does_not_refuse_pods_without_a_group(objects: Obj
 
 
 def test_a_forbidden_owner_names_the_permission() -> None:
-    class Client:
-        def __init__(self, error: Exception) -> None:
-            self.error = error
-
-        def get(self, path: str, **_: Any) -> Json:
-            assert path == "/apis/batch/v1/namespaces/ns/jobs/j"
-            raise self.error
-
-    missing = group_reader.read_from(Client(KubeNotFoundError("x", status=404)))  # type: ignore[arg-type]
+    path = "/apis/batch/v1/namespaces/ns/jobs/j"
+    missing = group_reader.read_from(KubeAnswers({path: KubeNotFoundError("x", status=404)}, default={}))
     assert missing(JOBS, "ns", "j") is None
-    forbidden = group_reader.read_from(Client(KubeForbiddenError("no", status=403)))  # type: ignore[arg-type]
+    forbidden = group_reader.read_from(KubeAnswers({path: KubeForbiddenError("no", status=403)}))
     with pytest.raises(KubeForbiddenError, match=r"may not read jobs\.batch in namespace 'ns'.*permission 'get'"):
         forbidden(JOBS, "ns", "j")
 

@@ -12,6 +12,7 @@ from admission.permissions import Permissions
 from bridge import names
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, KubeUnavailableError
 from tests.fakes.clock import FakeClock
+from tests.fakes.kube_answers import KubeAnswers
 
 ALICE = {"username": "alice", "uid": "1", "groups": ["students"]}
 
@@ -134,13 +135,10 @@ def test_an_owner_that_does_not_control_is_not_asked() -> None:
 
 @pytest.mark.parametrize("error", [KubeNotFoundError("x", status=404), KubeForbiddenError("x", status=403)])
 def test_an_owner_that_can_not_be_read_says_nothing(error: Exception) -> None:
-    class Client:
-        def get(self, path: str, **_: Any) -> dict[str, Any]:
-            assert path == "/apis/batch/v1/namespaces/ns/jobs/job"
-            raise error
-
-    read = owner_annotations.read_from(Client())  # type: ignore[arg-type]
+    kube = KubeAnswers(default=error)
+    read = owner_annotations.read_from(kube)  # type: ignore[arg-type]
     assert OwnerAnnotations(read, FakeClock()).annotations(pod(*reference("job")), "ns") == {}
+    assert kube.reads == ["/apis/batch/v1/namespaces/ns/jobs/job"]
 
 
 def node(cpu: str, taint: str | None) -> dict[str, Any]:

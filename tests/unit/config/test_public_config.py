@@ -10,6 +10,7 @@ from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.config import public_config
 from bridge.config.hub import Config
 from bridge.errors import ConfigError, KubeForbiddenError, KubeNotFoundError
+from tests.fakes.kube_answers import KubeAnswers
 
 SOURCE = "ConfigMap kube-public/podbridge-public"
 KEYS = Config.model_json_schema()["properties"].keys()
@@ -35,34 +36,20 @@ def test_what_cannot_be_used_names_the_object(text, message):
         public_config.read(text, SOURCE)
 
 
-class Kube:
-    def __init__(self, answer):
-        self.answer, self.paths = answer, []
-
-    def hurried(self, _):
-        return self
-
-    def get(self, path):
-        self.paths.append(path)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
 NO_FILE = ConnectionOptions(None, None, None)
 
 
 def test_without_a_file_the_cluster_is_asked(monkeypatch):
     monkeypatch.setenv("PODBRIDGE_INSTALLATION", "hpc")
-    kube = Kube({"data": {"config.yaml": "{installation: hpc, schedulerName: hpc-scheduler}"}})
+    kube = KubeAnswers(default={"data": {"config.yaml": "{installation: hpc, schedulerName: hpc-scheduler}"}})
     config, source = hub_config.of(NO_FILE, kube)
     assert (config.scheduler_name, source) == ("hpc-scheduler", "ConfigMap kube-public/hpc-public")
-    assert kube.paths == ["/api/v1/namespaces/kube-public/configmaps/hpc-public"]
+    assert kube.reads == ["/api/v1/namespaces/kube-public/configmaps/hpc-public"]
 
 
 @pytest.mark.parametrize("error", [KubeForbiddenError, KubeNotFoundError])
 def test_a_cluster_that_publishes_nothing_leaves_the_defaults(error):
-    config, source = hub_config.of(NO_FILE, Kube(error("GET: refused", status=403)))
+    config, source = hub_config.of(NO_FILE, KubeAnswers(default=error("GET: refused", status=403)))
     assert config == Config()
     assert source.startswith("defaults; there is no ConfigMap kube-public/podbridge-public")
 
@@ -70,11 +57,11 @@ def test_a_cluster_that_publishes_nothing_leaves_the_defaults(error):
 def test_a_file_is_read_without_a_question(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("schedulerName: mine")
-    kube = Kube({})
+    kube = KubeAnswers(default={})
     assert hub_config.of(ConnectionOptions(file, None, None), kube)[0].scheduler_name == "mine"
-    assert kube.paths == []
+    assert kube.reads == []
 
 
 def test_an_object_without_the_key_is_an_error():
     with pytest.raises(ConfigError, match=r"config\.yaml is missing"):
-        hub_config.of(NO_FILE, Kube({"data": None}))
+        hub_config.of(NO_FILE, KubeAnswers(default={"data": None}))

@@ -6,20 +6,10 @@ from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
 from controllers.node.device_reader import DeviceReader
 from tests.fakes.clock import FakeClock
-from tests.fakes.old_api_server import OldApiServer
+from tests.fakes.kube_answers import KubeAnswers, old_api_server
 from tests.fakes.recorders import ImmediateWorkers
 
-
-class Server:
-    def __init__(self, error=None):
-        self.error = error
-        self.calls = 0
-
-    def get(self, path, params=None, **_):
-        self.calls += 1
-        if self.error:
-            raise self.error
-        return {"items": []}
+NO_DEVICES = {"items": []}
 
 
 def reader_of(server):
@@ -34,44 +24,44 @@ def read(server):
 
 
 def test_devices_are_not_counted_where_the_api_server_does_not_serve_them():
-    server = OldApiServer()
+    server = old_api_server()
     assert read(server) is None
-    assert server.calls == ["/apis/resource.k8s.io/v1/deviceclasses", "/apis"]
+    assert server.reads == ["/apis/resource.k8s.io/v1/deviceclasses", "/apis"]
 
 
 def test_an_answer_of_a_proxy_leaves_the_nodes_unknown():
     with pytest.raises(KubeUnavailableError):
-        read(OldApiServer(reachable=False))
+        read(old_api_server(reachable=False))
 
 
 def test_without_permission_devices_are_not_counted_and_requested_slowly(caplog):
-    server = Server(KubeForbiddenError("403"))
+    server = KubeAnswers(default=KubeForbiddenError("403"))
     reader, clock = reader_of(server)
     for _ in range(300):
         reader.request(["worker-7"], ImmediateWorkers())
         clock.advance(1)
     assert reader.gres_by_node is None
-    assert (server.calls, len(caplog.records)) == (10, 1)
-    server.error = None
+    assert (len(server.reads), len(caplog.records)) == (10, 1)
+    server.default = NO_DEVICES
     clock.advance(30)
     reader.request(["worker-7"], ImmediateWorkers())
     assert list(reader.gres_by_node) == ["worker-7"]
 
 
 def test_a_refusal_takes_no_devices_away():
-    server = Server()
+    server = KubeAnswers()
     reader, clock = reader_of(server)
-    for error in (None, *[KubeForbiddenError("403")] * 5, None):
-        server.error = error
+    for answer in (NO_DEVICES, *[KubeForbiddenError("403")] * 5, NO_DEVICES):
+        server.default = answer
         reader.request(["worker-7"], ImmediateWorkers())
         assert list(reader.gres_by_node) == ["worker-7"]
         clock.advance(30)
-    assert server.calls == 9
+    assert len(server.reads) == 9
 
 
 def test_one_refusal_at_the_start_leaves_the_nodes_unknown():
-    assert read(Server(KubeForbiddenError("403"))) == {}
+    assert read(KubeAnswers(default=KubeForbiddenError("403"))) == {}
 
 
 def test_a_node_without_devices_has_none():
-    assert list(read(Server())) == ["worker-7"]
+    assert list(read(KubeAnswers(default=NO_DEVICES))) == ["worker-7"]

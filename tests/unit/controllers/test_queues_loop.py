@@ -18,35 +18,10 @@ from controllers.queues import manifests, queue_loop
 from controllers.queues.queue_loop import PATIENCE, PLURALS, Kueue, Queues
 from controllers.queues.queue_status import Apply, Delete, Evict, SetStatus
 from tests.fakes.clock import FakeClock
+from tests.fakes.kube_answers import KubeAnswers
 
 OWNER = {"apiVersion": "vk.io/v1", "kind": "MasterQueue", "metadata": {"name": "q", "uid": "u", "resourceVersion": "7"}}
 BODY = manifests.cluster_queue("v1beta2", "q", OWNER, {}, "None", [])
-
-
-class Kube:
-    """Notes what is sent; ``live`` is the object that a GET finds, ``error`` the answer to a PATCH."""
-
-    def __init__(self, live=None, error=None):
-        self.live, self.error, self.sent = live, error, []
-
-    def fenced(self, _):
-        return self
-
-    def get(self, path):
-        if self.live is None:
-            raise KubeNotFoundError(f"GET {path}: not found")
-        return self.live
-
-    def patch(self, path, body, **more):
-        self.sent.append((path, body, more))
-        if self.error:
-            raise self.error
-        return body
-
-    def delete(self, path, body):
-        self.sent.append((path, body))
-        if self.error:
-            raise self.error
 
 
 def loop(kube):
@@ -59,11 +34,12 @@ def loop(kube):
 
 
 def test_a_new_object_is_applied_without_force_and_an_own_one_with_its_uid():
-    kube = Kube()
+    kube = KubeAnswers()
     made, _, _ = loop(kube)
     for observed in ("", "uid-1"):
         made._call(Apply(OWNER, BODY, observed))[1]()
-    (path, first, options), (_, second, forced) = kube.sent
+    (_, path, first), (_, _, second) = kube.writes
+    options, forced = kube.options
     assert path == "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/q"
     assert (options["kind"], options["params"]) == ("apply", {"fieldManager": "podbridge-queues", "force": False})
     assert "uid" not in first["metadata"]
@@ -73,27 +49,27 @@ def test_a_new_object_is_applied_without_force_and_an_own_one_with_its_uid():
 
 def test_an_object_that_somebody_has_just_created_is_read_and_not_written():
     foreign = {"metadata": {"name": "q", "uid": "theirs"}}
-    kube = Kube(live=foreign)
+    kube = KubeAnswers({"/apis/kueue.x-k8s.io/v1beta2/clusterqueues/q": foreign})
     made, applied, _ = loop(kube)
     made._call(Apply(OWNER, BODY, ""))[1]()
-    assert kube.sent == []
+    assert kube.writes == []
     assert applied == [foreign]
 
 
 def test_a_local_queue_is_written_and_deleted_in_its_namespace():
-    kube = Kube()
+    kube = KubeAnswers()
     made, _, _ = loop(kube)
     body = manifests.local_queue("v1beta2", "team", "q", OWNER, "q")
     made._call(Apply(OWNER, body, "uid-1"))[1]()
     made._call(Delete(OWNER, "LocalQueue", "team", "q", "uid-1"))[1]()
     path = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/localqueues/q"
-    assert [call[0] for call in kube.sent] == [path, path]
-    assert kube.sent[1][1] == {"preconditions": {"uid": "uid-1"}}
+    assert [call[:2] for call in kube.writes] == [("patch", path), ("delete", path)]
+    assert kube.writes[1][2] == {"preconditions": {"uid": "uid-1"}}
 
 
 @pytest.mark.parametrize("error", [KubeUnavailableError("500"), KubeConflictError("409")])
 def test_an_error_that_may_pass_is_reported_after_some_seconds(error):
-    kube = Kube(error=error)
+    kube = KubeAnswers(error=error)
     made, _, _ = loop(kube)
     call = made._call(Apply(OWNER, BODY, "uid-1"))[1]
     for _ in range(2):
@@ -108,7 +84,7 @@ def test_an_error_that_may_pass_is_reported_after_some_seconds(error):
 
 
 def test_a_lost_lease_is_not_a_failure_of_the_object():
-    made, _, _ = loop(Kube(error=LostLeadershipError("lost")))
+    made, _, _ = loop(KubeAnswers(error=LostLeadershipError("lost")))
     with pytest.raises(LostLeadershipError):
         made._call(Apply(OWNER, BODY, "uid-1"))[1]()
     made.clock.advance(PATIENCE)
@@ -116,13 +92,13 @@ def test_a_lost_lease_is_not_a_failure_of_the_object():
 
 
 def test_an_object_that_is_gone_already_is_deleted():
-    made, _, _ = loop(Kube(error=KubeNotFoundError("gone")))
+    made, _, _ = loop(KubeAnswers(error=KubeNotFoundError("gone")))
     made._call(Delete(OWNER, "ClusterQueue", "", "q", "uid-1"))[1]()
     assert made._problems() == {}
 
 
 def test_an_object_that_is_stored_with_other_values_is_a_failure():
-    kube = Kube()
+    kube = KubeAnswers()
     made, applied, _ = loop(kube)
     changed = {**BODY, "spec": {**BODY["spec"], "stopPolicy": "Hold"}}
     kube.patch = lambda *_, **__: changed
@@ -133,7 +109,7 @@ def test_an_object_that_is_stored_with_other_values_is_a_failure():
 
 
 def test_a_refusal_is_forgotten_when_its_write_is_no_longer_wanted():
-    made, _, _ = loop(Kube(error=KubeForbiddenError("no")))
+    made, _, _ = loop(KubeAnswers(error=KubeForbiddenError("no")))
     local_queues = [manifests.local_queue("v1beta2", "team", name, OWNER, "q") for name in ("a", "b")]
     applies = [Apply(OWNER, body, "uid-1") for body in local_queues]
     for apply in applies:
@@ -148,22 +124,22 @@ def test_a_refusal_is_forgotten_when_its_write_is_no_longer_wanted():
 
 
 def test_a_status_loses_the_fields_that_do_not_apply():
-    kube = Kube()
+    kube = KubeAnswers()
     made, _, _ = loop(kube)
     condition = {"type": "Ready", "status": "False", "reason": "Invalid", "message": "spec.flavors: no"}
     queue = {**OWNER, "status": {"offered": "1 of 1", "flavors": [], "conditions": []}}
     made._call(SetStatus(queue, {"conditions": [condition]}))[1]()
-    assert kube.sent[0][1]["status"] == {"offered": None, "flavors": None, "conditions": [condition]}
+    assert kube.writes[0][2]["status"] == {"offered": None, "flavors": None, "conditions": [condition]}
 
 
 def test_an_event_tells_each_state_once():
-    kube = Kube()
+    kube = KubeAnswers()
     made, _, events = loop(kube)
     condition = {"type": "Ready", "status": "False", "reason": "Invalid", "message": "spec.flavors: no"}
     for _ in range(2):
         made._call(SetStatus(OWNER, {"conditions": [condition]}))[1]()
     assert events == [(("QueueInvalid", "spec.flavors: no"), {"warning": True, "action": "Queues"})]
-    assert kube.sent[0][1]["metadata"] == {"uid": "u", "resourceVersion": "7"}
+    assert kube.writes[0][2]["metadata"] == {"uid": "u", "resourceVersion": "7"}
 
 
 def workload(name, flavor, *conditions):
@@ -174,8 +150,8 @@ def workload(name, flavor, *conditions):
 
 
 def test_only_admitted_workloads_of_the_flavor_are_evicted():
-    kube = Kube(
-        live={
+    kube = KubeAnswers(
+        default={
             "items": [
                 workload("runs", "silent", ("Evicted", "False"), ("Admitted", "True")),
                 workload("elsewhere", "other"),
@@ -187,7 +163,7 @@ def test_only_admitted_workloads_of_the_flavor_are_evicted():
     )
     made, _, events = loop(kube)
     made._call(Evict(OWNER, "silent", "pool a has been silent for 601 s"))[1]()
-    ((path, body, options),) = kube.sent
+    ((_, path, body),), (options,) = kube.writes, kube.options
     assert path == "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/runs/status"
     assert body["apiVersion"] == "kueue.x-k8s.io/v1beta2"
     assert body["metadata"] == {"name": "runs", "namespace": "team", "uid": "u-runs", "resourceVersion": "5"}
@@ -200,8 +176,8 @@ def test_only_admitted_workloads_of_the_flavor_are_evicted():
 
 
 def test_a_workload_that_changes_at_the_same_time_is_left_to_the_next_look():
-    kube = Kube(live={"items": [workload("runs", "silent")]}, error=KubeConflictError("changed"))
+    kube = KubeAnswers(default={"items": [workload("runs", "silent")]}, error=KubeConflictError("changed"))
     made, _, events = loop(kube)
     made._call(Evict(OWNER, "silent", "why"))[1]()
-    assert (len(kube.sent), events) == (1, [])
+    assert (len(kube.writes), events) == (1, [])
     assert made._evict_from["silent"] > made.clock.monotonic()

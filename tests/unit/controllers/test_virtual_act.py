@@ -11,7 +11,6 @@ from bridge.core.job_lifecycle import NEW, Lifecycle, State
 from bridge.errors import (
     KubeForbiddenError,
     KubeInvalidError,
-    KubeNotFoundError,
     KubeUnavailableError,
     LostLeadershipError,
     MissingReferenceError,
@@ -30,41 +29,18 @@ from controllers.virtual.reference_reader import ReferenceReader
 from controllers.virtual.virtual_pod_act import PodActor
 from tests import builders
 from tests.fakes.clock import FakeClock
+from tests.fakes.kube_answers import KubeAnswers
 from tests.fakes.pool import FakePool
 from tests.fakes.recorders import RecordedEvents
 
 
-class Kube:
-    """An API server that holds objects by path, and records writes."""
+class Kube(KubeAnswers):
+    """An API server with one namespace, and with tokens of service accounts."""
 
-    def __init__(self):
-        self.objects = {"/api/v1/namespaces/ns": {"metadata": {"annotations": {names.POOL_SECRETS: "site"}}}}
-        self.writes, self.reads = [], []
-        self.refusal, self.token, self.forbidden = None, "t0ken", ""
+    token = "t0ken"
 
-    def fenced(self, check):
-        return self
-
-    def get(self, path, params=None, *, metadata_only=False):
-        self.reads.append(path)
-        if self.forbidden and self.forbidden in path:
-            raise KubeForbiddenError(path, status=403)
-        if path not in self.objects:
-            raise KubeNotFoundError(path, status=404)
-        return self.objects[path]
-
-    def patch(self, path, body, *, kind="merge"):
-        if self.refusal is not None:
-            raise self.refusal
-        self.writes.append(("patch", path, body))
-        return {"metadata": {}}
-
-    def delete(self, path, body=None):
-        self.writes.append(("delete", path, body))
-        return {"kind": "Status", "metadata": {}}
-
-    def create(self, path, body):
-        self.writes.append(("create", path, body))
+    def create(self, path, body, params=None):
+        super().create(path, body)
         return {"status": {"token": self.token, "expirationTimestamp": "2027-01-15T09:00:00Z"}}
 
 
@@ -82,7 +58,9 @@ class Cache:
 
 class World:
     def __init__(self, config=None):
-        self.kube, self.events, self.pool = Kube(), RecordedEvents(), FakePool("site")
+        namespace = {"metadata": {"annotations": {names.POOL_SECRETS: "site"}}}
+        self.kube = Kube({"/api/v1/namespaces/ns": namespace})
+        self.events, self.pool = RecordedEvents(), FakePool("site")
         self.leads, self.entry, self.clock = True, Entry(), FakeClock(1_800_000_000.0)
         reader = ReferenceReader(self.kube, config or Config(), self.clock)
         self.actor = PodActor(self.kube, self.events, reader, self.clock, self.check_leadership, "10.0.0.1", 30)
@@ -256,7 +234,7 @@ def test_no_job_is_ended_for_want_of_a_pod_that_is_there(world, uid):
     world.act(virtual_pod_decide.Submit(pod()))
     world.pool.run("u1")
     if uid:
-        world.kube.objects[PATH] = {"metadata": {"uid": uid}, "spec": {"nodeName": "site"}}
+        world.kube.answers[PATH] = {"metadata": {"uid": uid}, "spec": {"nodeName": "site"}}
     world.act(virtual_pod_decide.Orphan(world.pool.site["u1"]))
     assert world.pool.count("cancel") == (uid != "u1")
     assert (world.entry.reread_at > world.clock.now) is (uid == "u1")
@@ -300,12 +278,12 @@ def test_what_is_missing_is_named_on_the_pod(world):
 
 
 def test_secrets_and_tokens_go_only_where_their_namespace_lets_them(world):
-    world.kube.objects["/api/v1/namespaces/ns/secrets/s"] = {"data": {}}
+    world.kube.answers["/api/v1/namespaces/ns/secrets/s"] = {"data": {}}
     volumes = [{"name": "a", "secret": {"secretName": "s"}}]
     tokens = [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}}]
     pulls = [{"name": "s"}]
     for annotations in ({}, {names.POOL_SECRETS: "other"}, {names.POOL_SECRETS: "/"}):
-        world.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": annotations}}
+        world.kube.answers["/api/v1/namespaces/ns"] = {"metadata": {"annotations": annotations}}
         world.clock.advance(60)
         for spec in ({"volumes": volumes}, {"volumes": tokens}, {"imagePullSecrets": pulls}):
             world.act(virtual_pod_decide.Submit(pod(**spec)))
@@ -315,7 +293,7 @@ def test_secrets_and_tokens_go_only_where_their_namespace_lets_them(world):
             assert names.POOL_SECRETS in message
     assert world.pool.asked == []
     assert all(what == "patch" for what, _, _ in world.kube.writes), "no token was asked for"
-    world.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "*"}}}
+    world.kube.answers["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "*"}}}
     world.clock.advance(60)
     world.act(virtual_pod_decide.Submit(pod(volumes=volumes)))
     assert "u1" in world.pool.submits
@@ -332,9 +310,9 @@ def test_the_automatic_token_is_left_out_where_the_site_names_no_api_server(worl
     world.pool.config = BuildConfig.model_validate({"runtime": {"kind": "apptainer"}})
     the_pod = pod(volumes=[AUTOMATIC], main={"volumeMounts": [MOUNT]})
     if may_read:
-        world.kube.objects["/api/v1/namespaces/ns/configmaps/kube-root-ca.crt"] = {"data": {"ca.crt": CA}}
+        world.kube.answers["/api/v1/namespaces/ns/configmaps/kube-root-ca.crt"] = {"data": {"ca.crt": CA}}
     else:
-        world.kube.forbidden = "/configmaps/"
+        world.kube.default = KubeForbiddenError("no", status=403)
     world.act(virtual_pod_decide.Submit(the_pod))
     assert world.kube.writes == [], "no token was asked for"
     script = world.pool.submits["u1"].script
@@ -367,7 +345,7 @@ def test_the_token_goes_with_address_and_authorities_where_the_site_has_them(wor
     server = {"url": "https://k8s.example:6443", "ca": CA}
     world.pool.config = BuildConfig.model_validate({"runtime": {"kind": "none"}, "api_server": server})
     path = "/api/v1/namespaces/ns/configmaps/kube-root-ca.crt"
-    world.kube.objects[path] = {"data": {"ca.crt": "the cluster's own"}}
+    world.kube.answers[path] = {"data": {"ca.crt": "the cluster's own"}}
     world.act(virtual_pod_decide.Submit(pod(volumes=[AUTOMATIC], main={"volumeMounts": [MOUNT]})))
     script = world.pool.submits["u1"].script
     assert base64.b64encode(CA.encode()).decode() in script.replace("\n", "")
@@ -402,7 +380,7 @@ def test_no_token_goes_to_a_pool_that_the_namespace_does_not_let_have_it_any_mor
     the_pod = pod(serviceAccountName="sa", volumes=[{"name": "t", "projected": {"sources": [token]}}])
     world.act(virtual_pod_decide.Submit(the_pod))
     requests = len(world.kube.writes)
-    world.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "other"}}}
+    world.kube.answers["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "other"}}}
     world.clock.advance(0.8 * 3600)
     with pytest.raises(MissingReferenceError, match="does not let"):
         world.act(virtual_pod_decide.Refresh(the_pod))
@@ -428,7 +406,7 @@ def test_a_defect_after_a_request_was_sent_leaves_its_outcome_unknown(world, mon
 
 
 def test_a_status_that_the_api_server_refuses_is_noted(world):
-    world.kube.refusal = KubeInvalidError("status: no", status=422)
+    world.kube.error = KubeInvalidError("status: no", status=422)
     with pytest.raises(KubeInvalidError):
         world.act(virtual_pod_decide.Write(pod(), RUNNING, {"phase": "Running"}, {"phase": "Running"}, None))
     assert (world.entry.refused, world.entry.refused_until) == (RUNNING, world.clock.now + 60)
@@ -447,7 +425,7 @@ def test_the_intent_is_on_the_pod_before_the_request_is_sent(world):
 
 def test_nothing_is_sent_if_the_intent_cannot_be_written(world):
     world.pool.is_listing = False
-    world.kube.refusal = KubeInvalidError("no new finalizers can be added if the object is being deleted", status=422)
+    world.kube.error = KubeInvalidError("no new finalizers can be added if the object is being deleted", status=422)
     world.act(virtual_pod_decide.Submit(pod()))
     assert world.pool.asked == []
 

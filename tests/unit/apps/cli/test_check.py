@@ -25,27 +25,22 @@ from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.main import cli
 from bridge.apps.cli.session import CommandSession
 from bridge.config.hub import Config
-from bridge.errors import KubeForbiddenError, KubeInvalidError, KubeNotFoundError
+from bridge.errors import KubeForbiddenError, KubeInvalidError
 from bridge.names import DEFAULT_SCHEDULER_REASON
 from bridge.serving.certificates import make_pair
 from tests import builders
+from tests.fakes.kube_answers import KubeAnswers
 
 
-class Kube:
-    """Answers by path; ``allowed`` decides reviews, ``answer`` creations of pods."""
+class Kube(KubeAnswers):
+    """``allowed`` decides reviews, ``answer`` creations of pods."""
 
     server = ""
 
     def __init__(self, objects=(), allowed=lambda attributes, user: True, answer=None, clock=0.0):
-        self.objects, self.allowed, self.answer, self.clock = dict(objects), allowed, answer, clock
+        super().__init__(dict(objects))
+        self.allowed, self.answer, self.clock = allowed, answer, clock
         self.reviews = 0
-
-    def get(self, path, params=None):
-        if path not in self.objects:
-            raise KubeNotFoundError(f"GET {path}: not found")
-        if isinstance(self.objects[path], Exception):
-            raise self.objects[path]
-        return self.objects[path]
 
     def create(self, path, body, params=None):
         if "accessreviews" in path:

@@ -4,7 +4,6 @@ import functools
 import json
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,6 +18,7 @@ from bridge.slurm import cluster_sums
 from bridge.slurm.cluster_sums import PartitionSums
 from bridge.slurm.models import Job, JobLink, Node, PodRef
 from tests import builders
+from tests.fakes.kube_answers import KubeAnswers
 
 SUMS = "/api/v1/namespaces/podbridge/configmaps/podbridge-slurm"
 NODE = Node("n1", frozenset({"MIXED"}), cpus=8, memory_mib=1024, held_cpus=8)
@@ -46,19 +46,8 @@ POD = {
 }
 
 
-class Kube:
-    """A client of a user who may read pods of one namespace, what the hub publishes, and nothing else."""
-
-    published: dict[str, Any] | None = None
-
-    def get(self, path, params=None):
-        if path == SUMS and self.published is not None:
-            return self.published
-        if path == NAME:
-            return POD
-        if path == "/api/v1/namespaces/hpc/pods":
-            return {"items": [POD]}
-        raise KubeForbiddenError(f"GET {path}: Forbidden", status=403)
+ANSWERS = {NAME: POD, "/api/v1/namespaces/hpc/pods": {"items": [POD]}}
+"""What the user may read; a test adds what the hub publishes."""
 
 
 class Slurm:
@@ -80,7 +69,8 @@ class Session(CommandSession):
     slurm_answers = True
 
     def __init__(self, slurm, cluster):
-        self.config, self.kube, self.slurm = Config(), Kube(), slurm
+        self.config, self.slurm = Config(), slurm
+        self.kube = KubeAnswers(ANSWERS, default=KubeForbiddenError("GET /: Forbidden", status=403))
         if cluster:
             self.cluster = cluster
 
@@ -125,7 +115,7 @@ def test_without_slurm_the_nodes_are_as_the_hub_published(run, monkeypatch, age,
     sums = cluster_sums.of(builders.snapshot(nodes={"n1": NODE}), {}, at, 15)
     queue = PartitionSums("main", waiting={"Priority": 3}, others_waiting=40, order=(9, 7, 8))
     sums = replace(sums, partitions=(queue, replace(queue, name="long", order=(9, 8, 7))))
-    monkeypatch.setattr(Kube, "published", cluster_sums.to_config_map(sums))
+    monkeypatch.setitem(ANSWERS, SUMS, cluster_sums.to_config_map(sums))
     report = json.loads(run("explain", "pod", "p", "-o", "json", slurm=False).stdout)
     assert report["nodes"] == ["n1: no room now: 0 of 8 CPUs free; held: 8 CPUs by other jobs of Slurm"]
     position = "position 2 of 3 among podbridge's jobs in partition main; 40 jobs of others wait there, too"
@@ -135,7 +125,7 @@ def test_without_slurm_the_nodes_are_as_the_hub_published(run, monkeypatch, age,
 
 def test_without_slurm_the_nodes_answer_to_what_the_job_asks_for_by_the_condition(run, monkeypatch):
     sums = cluster_sums.of(builders.snapshot(nodes={"n1": NODE}), {}, time.time(), 15)
-    monkeypatch.setattr(Kube, "published", cluster_sums.to_config_map(sums))
+    monkeypatch.setitem(ANSWERS, SUMS, cluster_sums.to_config_map(sums))
     condition = POD["status"]["conditions"][0]
     monkeypatch.setitem(condition, "message", "Slurm job 7 is pending: Priority; it asks for 9 CPUs, 1 GiB")
     report = json.loads(run("explain", "pod", "p", "-o", "json", slurm=False).stdout)

@@ -12,8 +12,9 @@ from bridge.apps.cli import completing, explain_objects, get, kubectl, output, q
 from bridge.apps.cli.main import cli
 from bridge.apps.cli.session import CommandSession
 from bridge.config.hub import Config
-from bridge.errors import KubeForbiddenError, KubeNotFoundError
+from bridge.errors import KubeForbiddenError
 from tests import builders
+from tests.fakes.kube_answers import KubeAnswers, discovery
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 
@@ -58,23 +59,6 @@ FLAVORS = [
 ]
 
 
-class Kube:
-    """The answers of an API server: path -> object, or an error."""
-
-    def __init__(self, **answers):
-        self.answers = {
-            "/apis": {"groups": [{"versions": [{"groupVersion": "vk.io/v1"}]}]},
-            "/apis/vk.io/v1": {"resources": [{"name": "masterqueues"}]},
-            **answers,
-        }
-
-    def get(self, path, params=None, metadata_only=False):
-        found = self.answers.get(path, KubeNotFoundError(f"GET {path}: not found"))
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-
 class Session(CommandSession):
     """A session of a command, without its connections."""
 
@@ -100,8 +84,9 @@ def command(monkeypatch):
 
 def server(*queues_, **more):
     local = [{"metadata": {"namespace": "team", "name": "batch"}, "spec": {"clusterQueue": "batch"}}]
-    return Kube(
-        **{
+    return KubeAnswers(
+        {
+            **discovery({"vk.io/v1": ["masterqueues"]}),
             "/apis/vk.io/v1/masterqueues": {"items": list(queues_)},
             f"{KUEUE}/clusterqueues/batch": cluster_queue(),
             f"{KUEUE}/localqueues": {"items": local},
@@ -189,7 +174,7 @@ def test_explain_has_all_forms_and_names_a_queue_that_does_not_exist(command):
 
 
 def test_without_the_definition_the_command_names_it(command):
-    error = command(Kube(**{"/apis": {"groups": []}}), "get", "queues").exception
+    error = command(KubeAnswers(discovery({})), "get", "queues").exception
     assert "no MasterQueues" in str(error)
     assert "config/crds.yaml" in error.hint
 

@@ -10,21 +10,17 @@ from bridge.apps.dashboard.pages import Pages
 from bridge.apps.dashboard.slurm_reader import SlurmState
 from bridge.apps.view.pod_view import keep
 from bridge.clock import SystemClock
-from bridge.errors import KubeNotFoundError
+from tests.fakes.kube_answers import KubeAnswers
 
 HOST = "127.0.0.1:8088"
 
 
-class TableClient:
-    """A client whose objects are a table of paths."""
+class TableClient(KubeAnswers):
+    """Answers from a table, and with the same lines for each log."""
 
     def __init__(self, objects, logs=()):
-        self.objects, self.logs, self.asked = objects, list(logs), []
-
-    def get(self, path, params=None):
-        if path not in self.objects:
-            raise KubeNotFoundError(f"GET {path}: NotFound", status=404)
-        return self.objects[path]
+        super().__init__(objects)
+        self.logs, self.asked = list(logs), []
 
     def text(self, path, params, *, idle_timeout):
         self.asked.append((path, params))
