@@ -16,7 +16,7 @@ from bridge import names
 from bridge.config import policies
 from bridge.config.policies import FIELDS, NamespacePolicy
 from bridge.workload import slurm_partition
-from bridge.workload.reaching import Target
+from bridge.workload.services import Target
 
 EXPOSE = names.EXPOSE.rpartition("/")[2]
 """The permission to expose pods whose namespace's policy does not allow it."""

@@ -13,7 +13,7 @@ from bridge.config.hub import Config
 from bridge.config.policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
-from bridge.workload import exposure, groups, pool_selection, reaching, resources
+from bridge.workload import groups, pool_selection, resources, services
 from bridge.workload.annotations import JobSettings
 from bridge.workload.devices import extended_claims
 from bridge.workload.groups import InvalidGroupError
@@ -135,10 +135,10 @@ def create(
 
 def _check_exposure(verdict: Verdict, pod: raw_pods.Pod, config: Config, scope: Scope) -> None:
     """Check the exposed ports of a pod."""
-    if not exposure.is_exposed(pod):
+    if not services.is_exposed(pod):
         return
     try:
-        exposure.ports(pod)
+        services.exposed_ports(pod)
     except ValueError as error:
         verdict.invalid.append(str(error))
     verdict.denials += field_policy.expose_denied(raw_pods.annotations_of(pod), scope.policy)
@@ -148,10 +148,10 @@ def _check_exposure(verdict: Verdict, pod: raw_pods.Pod, config: Config, scope: 
 
 def _check_reach(verdict: Verdict, pod: raw_pods.Pod, config: Config, scope: Scope) -> None:
     """Check the Services that a pod reaches."""
-    if not reaching.is_reaching(pod):
+    if not services.is_reaching(pod):
         return
     try:
-        targets = reaching.targets(pod)
+        targets = services.reached(pod)
     except ValueError as error:
         verdict.invalid.append(str(error))
         return

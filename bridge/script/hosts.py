@@ -11,7 +11,7 @@ from typing import Any
 from bridge import names
 from bridge.errors import ScriptError
 from bridge.script.quoting import clean
-from bridge.workload import reaching, remote_gangs
+from bridge.workload import remote_gangs, services
 
 HOSTS_FILE = "/etc/hosts"
 HOSTFILE = "/etc/podbridge/hostfile"
@@ -50,7 +50,7 @@ def make(pod: Mapping[str, Any]) -> Hosts:
     own_names = remote_gangs.host_names(pod) if is_named else []
     entries = pod["spec"].get("hostAliases") or ()
     aliases = [_line(entry, f"spec.hostAliases[{index}]") for index, entry in enumerate(entries)]
-    aliases += ["\t".join((address, " ".join(found))) for address, found in reaching.host_names(pod).items()]
+    aliases += ["\t".join((address, " ".join(found))) for address, found in services.host_names(pod).items()]
     # two groups on one machine have different ports: containers use its network
     job = place.gang if place is not None else str(pod["metadata"].get("uid"))
     port = _FIRST_PORT + zlib.crc32(job.encode()) % _PORTS if "torch" in ways else None

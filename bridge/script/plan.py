@@ -28,7 +28,7 @@ from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.settings import BuildSettings
 from bridge.script.sizing import Size
 from bridge.script.volumes import Volumes
-from bridge.workload import reaching
+from bridge.workload import services
 
 TERMINATION_PATH = "/dev/termination-log"
 
@@ -94,7 +94,7 @@ def _container(
         objects,
         node,
         size.machine,
-        {**reaching.variables(pod), **config.api_server.environment},
+        {**services.variables(pod), **config.api_server.environment},
     )
     lifecycle = container.get("lifecycle") or {}
     context = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}

@@ -10,20 +10,22 @@ from bridge.errors import ScriptError
 from bridge.script.plan_types import Reach
 from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.settings import BuildSettings
-from bridge.workload import reaching, remote_gangs
+from bridge.workload import remote_gangs, services
 
 
 def make(pod: Mapping[str, Any], config: BuildSettings) -> Reach | None:
     """Return what the script needs; ``None``: the pod reaches none. Raises ``ScriptError`` if it may not."""
-    if not reaching.is_reaching(pod):
+    if not services.is_reaching(pod):
         return None
     if not config.limits.allow_reach:
         raise ScriptError(f"annotation {names.REACH} is not allowed at this site (limits.allow_reach is false)")
     if not runtimes.of(config).has_network(config):
         raise ScriptError(f"annotation {names.REACH} is not allowed at this site, whose containers have no network")
     try:
-        targets = reaching.targets(pod)
+        targets = services.reached(pod)
     except ValueError as error:
         raise ScriptError(str(error)) from error
-    places = [text for target in targets for text in (reaching.address(pod, target), str(target.local), target.text)]
+    places = [
+        text for target in targets for text in (services.reached_address(pod, target), str(target.local), target.text)
+    ]
     return Reach(places, alone=remote_gangs.place_of(pod) is None)

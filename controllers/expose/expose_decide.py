@@ -16,7 +16,7 @@ from typing import Any
 from bridge import names
 from bridge.kube.prune import IDENTITY, pick
 from bridge.kube.resources import ENDPOINT_SLICES
-from bridge.workload import exposure, pods
+from bridge.workload import pods, services
 
 Object = Mapping[str, Any]
 ListenerKey = tuple[str, int]
@@ -100,7 +100,7 @@ def examine(pod: Object, address: str | None, pool: str, forwards: bool, allowed
     if not forwards:
         return Exposed(pod, problem=f"pool {pool} forwards no ports: its site must set limits.allow_ports")
     try:
-        return Exposed(pod, exposure.ports(pod))
+        return Exposed(pod, services.exposed_ports(pod))
     except ValueError as error:  # the pod was created without admission
         return Exposed(pod, problem=str(error))
 
@@ -222,7 +222,7 @@ def _ports(service: Object, exposed: Exposed, listeners: Mapping[ListenerKey, in
     uid = pods.uid(exposed.pod)
     ports = []
     for port in service["spec"].get("ports") or ():
-        number = exposure.target_port(port, exposed.pod)
+        number = services.target_port(port, exposed.pod)
         if number in exposed.ports and (uid, number) in listeners:
             entry = {"name": port.get("name", ""), "protocol": "TCP", "port": listeners[uid, number]}
             ports.append(entry | pick(port, ("appProtocol",)))

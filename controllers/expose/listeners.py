@@ -16,7 +16,7 @@ from bridge.core.shares import Shares
 from bridge.errors import ShareExceededError
 from bridge.logs import kv
 from bridge.telemetry.metrics import EXPOSED_PORTS
-from bridge.workload import exposure, pods
+from bridge.workload import pods, services
 from controllers.expose.expose_decide import ListenerKey
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Listeners:
     def __init__(self, address: str, numbers: range, accepted: Accepted, clock: Clock = SYSTEM_CLOCK) -> None:
         self._family, self._host = (socket.AF_INET6, "::") if ":" in address else (socket.AF_INET, "0.0.0.0")  # noqa: S104
         self._numbers, self._accepted, self._clock = numbers, accepted, clock
-        self._shares = Shares(len(numbers), "exposed ports", "namespace", "pod", of_member=exposure.MOST)
+        self._shares = Shares(len(numbers), "exposed ports", "namespace", "pod", of_member=services.MOST_EXPOSED)
         self._next = 0
         self._closed_at: dict[int, float] = {}
         self._open: dict[ListenerKey, tuple[socket.socket, Callable[[], None]]] = {}

@@ -16,8 +16,8 @@ from bridge.errors import BridgeError, ServiceRefusedError
 from bridge.logs import kv
 from bridge.relay.relayed import RelayedConnection
 from bridge.telemetry.metrics import REACH_BYTES, REACH_CONNECTIONS, REACH_OPEN
-from bridge.workload import reaching
-from bridge.workload.reaching import Target
+from bridge.workload import services
+from bridge.workload.services import Target
 from controllers.forwarded_socket import ForwardedSocket
 from controllers.reach.service_resolver import Connect
 
@@ -117,6 +117,6 @@ class ReachConnections:
 
 def _targets(pod: Pod) -> tuple[Target, ...]:
     try:
-        return reaching.targets(pod)
+        return services.reached(pod)
     except ValueError as error:
         raise ServiceRefusedError(str(error)) from error

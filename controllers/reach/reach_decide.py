@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.errors import ServiceRefusedError
-from bridge.workload.reaching import Target
+from bridge.workload.services import Target
 from controllers.expose import expose_decide
 
 Object = Mapping[str, Any]

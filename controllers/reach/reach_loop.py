@@ -21,7 +21,7 @@ from bridge.pools.pool_interface import Pool
 from bridge.protocol.model.sessions import MOST_REACHING, Session
 from bridge.telemetry.metrics import REACHING_PODS
 from bridge.workload import pods
-from bridge.workload.reaching import Target
+from bridge.workload.services import Target
 from controllers.reach.reach_connections import Client, ReachConnections
 from controllers.reach.reach_stream import ReachStream
 from controllers.reach.service_resolver import ServiceResolver

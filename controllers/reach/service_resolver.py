@@ -17,8 +17,8 @@ from bridge.kube.resources import ENDPOINT_SLICES, PODS, SERVICES
 from bridge.pools.pool_interface import Pool
 from bridge.protocol.model.sessions import Connection
 from bridge.telemetry.metrics import EXPOSED_BYTES
-from bridge.workload import exposure
-from bridge.workload.reaching import Target
+from bridge.workload import services
+from bridge.workload.services import Target
 from controllers.expose import expose_decide
 from controllers.forwarded_socket import ForwardedSocket
 from controllers.reach import reach_decide
@@ -109,9 +109,9 @@ class ServiceResolver:
 
     def _dial_of_exposed(self, pod: Pod, pool: Pool | None, port: Pod) -> Dial:
         """Return what connects to an exposed pod through its pool: its endpoint is this process."""
-        connect, number = pool.connections if pool is not None else None, exposure.target_port(port, pod)
+        connect, number = pool.connections if pool is not None else None, services.target_port(port, pod)
         found = None
-        if pool is not None and connect is not None and exposure.is_exposed(pod):
+        if pool is not None and connect is not None and services.is_exposed(pod):
             allowed = self._may_expose(pod["metadata"]["namespace"])
             found = expose_decide.examine(pod, "", pool.name, forwards=True, allowed=allowed)
         if connect is None or found is None or number not in found.ports:

@@ -19,7 +19,7 @@ from bridge.logs import kv
 from bridge.pools.pool_interface import Pool
 from bridge.pools.registry import PoolSource
 from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
-from bridge.workload import exposure, pods, pool_selection, reaching
+from bridge.workload import pods, pool_selection, services
 from controllers.brakes import Brakes, config_map_path
 from controllers.virtual import site_folder, virtual_node_decide
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
@@ -112,11 +112,11 @@ class VirtualNodes(Loop):
 
     def exposed(self) -> Iterator[tuple[Mapping[str, Any], Pool | None]]:
         """Return the pods with exposed ports on virtual nodes, each with its pool as :meth:`find`."""
-        return (each for each in self._with_services() if exposure.is_exposed(each[0]))
+        return (each for each in self._with_services() if services.is_exposed(each[0]))
 
     def reaching(self) -> Iterator[tuple[Mapping[str, Any], Pool | None]]:
         """Return the pods that reach Services, likewise."""
-        return (each for each in self._with_services() if reaching.is_reaching(each[0]))
+        return (each for each in self._with_services() if services.is_reaching(each[0]))
 
     def _with_services(self) -> Iterator[tuple[Mapping[str, Any], Pool | None]]:
         for record in list(self._records.values()):
@@ -270,9 +270,9 @@ class VirtualNodes(Loop):
     def _pod_changed(self, pool: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         states = [pod for pod in (new, old) if pod is not None]
         self._reconciler.add(pool, pods.uid(states[0]))
-        if any(map(exposure.is_exposed, states)):
+        if any(map(services.is_exposed, states)):
             self.exposed_changed()
-        if any(map(reaching.is_reaching, states)):
+        if any(map(services.is_reaching, states)):
             self.reaching_changed()
 
     def _readable_state(self, record: PoolState) -> PoolStatus | None:
@@ -333,4 +333,4 @@ class VirtualNodes(Loop):
 
 
 def _uses_services(pod: Mapping[str, Any]) -> bool:
-    return exposure.is_exposed(pod) or reaching.is_reaching(pod)
+    return services.is_exposed(pod) or services.is_reaching(pod)

@@ -15,7 +15,7 @@ from bridge.config.interlink import InterlinkSection
 from bridge.config.policies import FIELDS, SIZES
 from bridge.config.pool_kind import RestSection
 from bridge.telemetry import metrics  # noqa: F401  (registers the metrics)
-from bridge.workload import exposure, pool_selection, reaching
+from bridge.workload import pool_selection, services
 from bridge.workload.annotations import KEYS, Key
 from bridge.workload.groups import MAX_TOGETHER
 from bridge.workload.kinds.kind_table import GANG_VALUES
@@ -32,12 +32,12 @@ POOL_ANNOTATIONS = (
     (
         names.EXPOSE,
         "TCP ports by which [Services](../users/run-pods.md#services) reach the pod: `8888`, `8888,9000`, or `true` "
-        f"for all declared ones; at most {exposure.MOST}",
+        f"for all declared ones; at most {services.MOST_EXPOSED}",
     ),
     (
         names.REACH,
         "[Services](../users/run-pods.md#reach-services) that the pod reaches: `scheduler:8786`, `db.other:5432`, "
-        f"`web:8080:80` (port 80 at port 8080); at most {reaching.MOST}",
+        f"`web:8080:80` (port 80 at port 8080); at most {services.MOST_REACHED}",
     ),
 )
 SITE_ANNOTATIONS = (

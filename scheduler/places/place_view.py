@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from bridge import names
-from bridge.workload import eligibility, pool_selection, reaching, resources
+from bridge.workload import eligibility, pool_selection, resources, services
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler import member_places
@@ -231,7 +231,7 @@ class Shapes:
 
 def _kind(pod: Pod) -> Kind:
     spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
-    return Kind(pool_selection.of(pod), spec, resources.node_requests(pod["spec"]), reaching.is_reaching(pod))
+    return Kind(pool_selection.of(pod), spec, resources.node_requests(pod["spec"]), services.is_reaching(pod))
 
 
 def too_full(occupancy: PlannedOccupancy, requested: Resources, node: NodeView) -> str:

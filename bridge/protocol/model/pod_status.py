@@ -16,7 +16,7 @@ from typing import Any
 from bridge import job_ends
 from bridge.clock import rfc3339
 from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
-from bridge.workload import exposure, pods
+from bridge.workload import pods, services
 
 Pod = Mapping[str, Any]
 Status = dict[str, Any]
@@ -57,7 +57,7 @@ def pod_status(
         status["hostIP"], status["hostIPs"] = host_ip, [{"ip": host_ip}]
     if init:
         status["initContainerStatuses"] = init
-    if phase == "Running" and exposure.is_exposed(pod):
+    if phase == "Running" and services.is_exposed(pod):
         is_known = families is not None or last_status.get("phase") != phase
         address = _nowhere(host_ip, families or ()) if is_known else last_status.get("podIP")
         if address:

@@ -15,7 +15,7 @@ from bridge.config.policies import NamespacePolicy, may_reach
 from bridge.errors import ServiceRefusedError
 from bridge.protocol.model.sessions import STDOUT, Exit, Output
 from bridge.relay.multiplexer import CLOSE, CREDIT, DATA, END, HEAD, NUMBER, OPEN, PIECE, WINDOW, frames
-from bridge.workload.reaching import Target
+from bridge.workload.services import Target
 from cluster.polling import eventually
 from controllers.reach import reach_connections
 from controllers.reach.reach_connections import Client, ReachConnections

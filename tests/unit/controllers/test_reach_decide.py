@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import ServiceRefusedError
-from bridge.workload.reaching import Target
+from bridge.workload.services import Target
 from controllers.reach import reach_decide
 from controllers.reach.reach_decide import Endpoint
 

@@ -11,7 +11,7 @@ import pytest
 from bridge import names
 from bridge.errors import KubeNotFoundError, ServiceRefusedError
 from bridge.relay.multiplexer import close_with_reset
-from bridge.workload.reaching import Target
+from bridge.workload.services import Target
 from controllers.reach.service_resolver import LOOKS, ServiceResolver
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_connection import LocalConnections

@@ -10,7 +10,7 @@ from bridge import names
 from bridge.errors import ScriptError
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
-from bridge.workload import reaching
+from bridge.workload import services
 from tests.unit.script.pods import OBJECTS, pod, shell
 
 
@@ -23,7 +23,7 @@ def made(text: str, **config: Any) -> str:
 def test_addresses_names_and_variables_are_in_the_script() -> None:
     script = made("web:8080:80,db.other:5432")
     one = pod({}, annotations={names.REACH: "web:8080:80,db.other:5432"})
-    web, other = (reaching.address(one, target) for target in reaching.targets(one))
+    web, other = (services.reached_address(one, target) for target in services.reached(one))
     places = f"REACHES=({web} 8080 web.team:80 {other} 5432 db.other:5432)"
     assert places in script.replace("'", "")
     assert f"{other}\tdb.other db.other.svc db.other.svc.cluster.local" in script.replace("\\t", "\t")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.workload import exposure
+from bridge.workload import services
 
 
 def pod(text, *containers, **spec):
@@ -24,8 +24,8 @@ def declaring(*ports, **more):
     [(None, ()), ("8888", (8888,)), (" 9000, 8888 ,9000", (8888, 9000)), ("1,65535", (1, 65535))],
 )
 def test_numbers_need_no_declaration(text, ports):
-    assert exposure.ports(pod(text)) == ports
-    assert exposure.is_exposed(pod(text)) == bool(ports)
+    assert services.exposed_ports(pod(text)) == ports
+    assert services.is_exposed(pod(text)) == bool(ports)
 
 
 def test_true_stands_for_all_declared_tcp_ports_of_containers_and_sidecars():
@@ -36,29 +36,29 @@ def test_true_stands_for_all_declared_tcp_ports_of_containers_and_sidecars():
         declaring({"containerPort": 443, "protocol": "TCP"}),
         initContainers=[declaring(6000), sidecar],
     )
-    assert exposure.ports(one) == (443, 7000, 8000)
+    assert services.exposed_ports(one) == (443, 7000, 8000)
 
 
 @pytest.mark.parametrize("text", ["", "0", "65536", "80,", "-1", "http", "8e3", "٨", "08", "TRUE", "80 90", "8" * 400])
 def test_other_texts_are_refused_with_what_is_allowed(text):
     with pytest.raises(ValueError, match=r"annotation bridge\.vk\.io/expose: .* is not allowed.*; allowed: true"):
-        exposure.ports(pod(text, declaring(80)))
+        services.exposed_ports(pod(text, declaring(80)))
 
 
 def test_the_number_of_ports_is_limited():
-    most = range(1, exposure.MOST + 1)
-    assert exposure.ports(pod(",".join(map(str, most)))) == tuple(most)
+    most = range(1, services.MOST_EXPOSED + 1)
+    assert services.exposed_ports(pod(",".join(map(str, most)))) == tuple(most)
     with pytest.raises(ValueError, match="these are 17"):
-        exposure.ports(pod(",".join(map(str, range(1, exposure.MOST + 2)))))
-    for ports, text in ((range(1, exposure.MOST + 2), "declares 17 TCP ports"), ((), "declares 0 TCP ports")):
+        services.exposed_ports(pod(",".join(map(str, range(1, services.MOST_EXPOSED + 2)))))
+    for ports, text in ((range(1, services.MOST_EXPOSED + 2), "declares 17 TCP ports"), ((), "declares 0 TCP ports")):
         with pytest.raises(ValueError, match=text):
-            exposure.ports(pod("true", declaring(*ports)))
+            services.exposed_ports(pod("true", declaring(*ports)))
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused(text):
     try:
-        ports = exposure.ports(pod(text))
+        ports = services.exposed_ports(pod(text))
     except ValueError:
         return
-    assert 1 <= len(ports) <= exposure.MOST and all(1 <= port < 2**16 for port in ports)
+    assert 1 <= len(ports) <= services.MOST_EXPOSED and all(1 <= port < 2**16 for port in ports)
