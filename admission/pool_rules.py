@@ -1,4 +1,4 @@
-"""The check of a pod's pools against its namespace: which pools are open, and which get its Secrets. Pure."""
+"""The annotations for pools: which pools a namespace opens, and which get its Secrets. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from admission import raw_pods
 from bridge import names
 from bridge.script import consent
-from bridge.workload import arrays, pool_selection, remote_gangs
+from bridge.workload import pool_selection, remote_gangs
 
 
 def forbidden(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
@@ -63,7 +63,15 @@ def invalid(pod: raw_pods.Pod, namespace_pools: str | None) -> list[str]:
         remote_gangs.rendezvous(pod)
     except ValueError as error:
         problems.append(str(error))
-    return problems + arrays.problems(raw_pods.annotations_of(pod).get(names.ARRAY))
+    array = raw_pods.annotations_of(pod).get(names.ARRAY)
+    if array not in ("true", "false", None):
+        problems.append(f"annotation {names.ARRAY}: {array[:100]!r} is not allowed; allowed: 'true', 'false'")
+    return problems
+
+
+def inherited(namespace_annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotations of a namespace that its pods inherit after those of their owners."""
+    return {name: text for name, text in namespace_annotations.items() if name == names.ARRAY}
 
 
 def secrets_refused(

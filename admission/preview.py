@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from admission import field_policy
+from admission import field_policy, pool_rules
 from admission.group_reader import BARE, GroupReader
 from admission.mutate import mutate, needs_group
 from admission.validate import Scope, Verdict, create
 from bridge.config.hub import Config, pools_only
 from bridge.errors import BridgeError
-from bridge.workload import arrays
 
 Json = dict[str, Any]
 
@@ -46,7 +45,7 @@ def preview(pod: Json, inherited: Mapping[str, str], config: Config, groups: Gro
         pod,
         scheduler=config.scheduler_name,
         managed=scope.managed,
-        inherited={**arrays.default_of(scope.annotations), **group.inherited, **inherited},
+        inherited={**pool_rules.inherited(scope.annotations), **group.inherited, **inherited},
         pools=scope.pools,
         defaults=field_policy.defaults(scope.policy, pod, inherited),
         pools_only=only,

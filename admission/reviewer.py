@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from admission import field_policy, preview, raw_pods, templates, validate
+from admission import field_policy, pool_rules, preview, raw_pods, templates, validate
 from admission.group_reader import BARE, FoundGroup, GroupReader
 from admission.mutate import annotates, mutate, needs_group, update
 from admission.owner_annotations import OwnerAnnotations, Owners
@@ -24,7 +24,7 @@ from bridge.kube import namespaces
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.logs import kv
 from bridge.telemetry import tracing
-from bridge.workload import arrays, job_limits, pool_selection
+from bridge.workload import job_limits, pool_selection
 from bridge.workload.annotations import Layers, with_sources
 from bridge.workload.devices import extended_claims
 from bridge.workload.groups import InvalidGroupError
@@ -115,7 +115,7 @@ class Reviewer:
         except BridgeError as error:
             failure = "the pod's owners, its namespace or a permission of its user could not be read"
             return _not_reviewed(review, failure, error)
-        inherited = {**arrays.default_of(namespace.annotations), **group.inherited, **owners.annotations}
+        inherited = {**pool_rules.inherited(namespace.annotations), **group.inherited, **owners.annotations}
         patch = mutate(
             pod,
             scheduler=self._scheduler,

@@ -29,7 +29,7 @@ GANG = "bridge.vk.io/gang"
 """Annotation on a pod, its owner or its namespace: ``true``, ``all`` or ``false``, whether its pods share one job."""
 ARRAY = "bridge.vk.io/array"
 """Annotation on a pod, its owner or its namespace: ``true`` or ``false``, whether its owner's equal pods are one array
-at a site (:mod:`bridge.workload.arrays`)."""
+at a site (:mod:`bridge.script.build`)."""
 JOB_DEADLINE = "bridge.vk.io/job-deadline"
 """Annotation on a pod: ``spec.activeDeadlineSeconds`` of its Job, which admission copies."""
 MEMBERS_PER_NODE = "bridge.vk.io/members-per-node"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from bridge import names
 from bridge.logs import kv
 from bridge.protocol.model.announcement import JobUser
 from bridge.protocol.model.requests import EqualPods, JobSubmission, PlaceInJob
@@ -15,7 +16,7 @@ from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import ROOT_CA, Objects
 from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.volume_files import CurrentFiles
-from bridge.workload import arrays, remote_gangs
+from bridge.workload import pods, remote_gangs
 
 log = logging.getLogger(__name__)
 
@@ -84,9 +85,14 @@ def _place(pod: Mapping[str, Any]) -> PlaceInJob | None:
 
 
 def _array(pod: Mapping[str, Any]) -> EqualPods | None:
-    """Return the pods with which a pod may be in one array at the site."""
-    owner, wanted = arrays.array_of(pod)
-    return EqualPods(owner=owner, wanted=wanted) if owner else None
+    """Return the pods with which a pod may be in one array at the site. Without the annotation, the site decides.
+
+    Admission copies the annotation of the pod's owners or namespace.
+    """
+    text, owner = (pod["metadata"].get("annotations") or {}).get(names.ARRAY), pods.owner_reference(pod)
+    if owner is None or text not in ("true", None):
+        return None
+    return EqualPods(owner=owner["uid"], wanted=None if text is None else True)
 
 
 def current_files(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str) -> CurrentFiles:

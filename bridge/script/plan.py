@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from bridge import names
 from bridge.errors import ScriptError
 from bridge.protocol.model.announcement import JobUser
 from bridge.script import (
@@ -14,13 +16,12 @@ from bridge.script import (
     interlink_rules,
     mounts,
     probes,
-    reach,
     run_as,
     site_annotations,
     sizing,
     volumes,
 )
-from bridge.script.plan_types import Container, Plan
+from bridge.script.plan_types import Container, Plan, Reach
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
 from bridge.script.runtimes import runtime_images
@@ -28,7 +29,7 @@ from bridge.script.runtimes import runtime_table as runtimes
 from bridge.script.settings import BuildSettings
 from bridge.script.sizing import Size
 from bridge.script.volumes import Volumes
-from bridge.workload import services
+from bridge.workload import remote_gangs, services
 
 TERMINATION_PATH = "/dev/termination-log"
 
@@ -43,7 +44,7 @@ def make(
     problems = check.problems(pod)
     if problems:
         raise ScriptError("; ".join(problems))
-    spec, reached = pod["spec"], reach.make(pod, config)
+    spec, reached = pod["spec"], _reach(pod, config)
     size = (interlink_rules if interlink_rules.apply(config) else sizing).measure(pod, config)
     runtime = runtimes.of(config)
     pod_volumes = volumes.make(pod, config, objects, node, size.machine)
@@ -71,6 +72,22 @@ def make(
         hosts=hosts.make(pod),
         reach=reached,
     )
+
+
+def _reach(pod: Mapping[str, Any], config: BuildSettings) -> Reach | None:
+    """Return the Services that the pod reaches; ``None``: none. Raises ``ScriptError`` if it may not."""
+    if not services.is_reaching(pod):
+        return None
+    if not config.limits.allow_reach:
+        raise ScriptError(f"annotation {names.REACH} is not allowed at this site (limits.allow_reach is false)")
+    if not runtimes.of(config).has_network(config):
+        raise ScriptError(f"annotation {names.REACH} is not allowed at this site, whose containers have no network")
+    try:
+        targets = services.reached(pod)
+    except ValueError as error:
+        raise ScriptError(str(error)) from error
+    each = ((services.reached_address(pod, target), str(target.local), target.text) for target in targets)
+    return Reach([*itertools.chain.from_iterable(each)], alone=remote_gangs.place_of(pod) is None)
 
 
 def _container(
