@@ -27,7 +27,7 @@ from bridge.slurm.models import GroupRef
 from bridge.workload import groups
 from bridge.workload.annotations import Layers, merge
 from bridge.workload.groups import InvalidGroupError, Membership
-from bridge.workload.kinds import job, jobset
+from bridge.workload.kinds import job_kinds
 from bridge.workload.kinds.kind import Kind, controller, label, number
 from bridge.workload.kinds.kind_table import check_gang, claimed
 
@@ -191,10 +191,12 @@ class GroupReader:
 
     def _replicas(self, pod: raw_pods.Pod, namespace: str, owners: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of pods that the pod's JobSet, Job, ReplicaSet or StatefulSet creates; 0 if unknown."""
-        name = label(pod, jobset.NAME)
+        name = label(pod, job_kinds.JOBSET_NAME)
         if name is not None:
-            owner = self._get(jobset.KIND.resources[0], namespace, name, _stated_uid(jobset.KIND, name, owners))
-            return 0 if owner is None else jobset.pods_of(owner)
+            owner = self._get(
+                job_kinds.JOBSET.resources[0], namespace, name, _stated_uid(job_kinds.JOBSET, name, owners)
+            )
+            return 0 if owner is None else job_kinds.pods_of_jobset(owner)
         reference = controller(pod)
         if reference.get("kind") not in ("Job", *_SCALED):
             return 0
@@ -203,7 +205,7 @@ class GroupReader:
         if owner is None:
             return 0
         spec = owner["spec"]
-        return (job.pods_of(spec) if reference["kind"] == "Job" else number(spec.get("replicas", 1))) or 0
+        return (job_kinds.pods_of_job(spec) if reference["kind"] == "Job" else number(spec.get("replicas", 1))) or 0
 
     def _completed(self, pod: raw_pods.Pod, namespace: str, index: str, owners: Sequence[Mapping[str, Any]]) -> int:
         """Return the number of pods of the group that have succeeded, from the status of the pod's Job and JobSet.
@@ -214,12 +216,12 @@ class GroupReader:
         if (reference.get("apiVersion"), reference.get("kind")) != (JOBS.api_version, "Job"):
             return 0
         own_job = self._get(JOBS, namespace, reference["name"], str(reference.get("uid") or ""))
-        completed_pods = job.completed(own_job) if own_job is not None else 0
-        name = label(pod, jobset.NAME)
+        completed_pods = job_kinds.completed_of_job(own_job) if own_job is not None else 0
+        name = label(pod, job_kinds.JOBSET_NAME)
         if name is None:
             return completed_pods
-        job_set = self._get(jobset.KIND.resources[0], namespace, name, _stated_uid(jobset.KIND, name, owners))
-        return completed_pods if job_set is None else completed_pods + jobset.completed(job_set, index)
+        job_set = self._get(job_kinds.JOBSET.resources[0], namespace, name, _stated_uid(job_kinds.JOBSET, name, owners))
+        return completed_pods if job_set is None else completed_pods + job_kinds.completed_of_jobset(job_set, index)
 
     def _get(self, resource: Resource, namespace: str, name: str, uid: str) -> Mapping[str, Any] | None:
         """Return an object; ``None`` if there is none, or if it has another UID than the one that is stated."""

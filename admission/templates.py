@@ -10,7 +10,7 @@ from bridge.errors import ConfigError
 from bridge.kube.resources import Resource
 from bridge.workload import quantity
 from bridge.workload.annotations import merge
-from bridge.workload.kinds import job, jobset, lws
+from bridge.workload.kinds import job_kinds
 
 OFFLINE_UID = "00000000-0000-0000-0000-000000000000"
 
@@ -133,7 +133,11 @@ def pods(manifest_objects: Iterable[Object]) -> Iterator[OwnedPod]:
 def _pods_of_job_set(spec: Mapping[str, Any], metadata: Object) -> Iterator[OwnedPod]:
     for entry in spec.get("replicatedJobs") or ():
         template, name = entry.get("template") or {}, f"{metadata['name']}-{entry.get('name', '')}-0"
-        labels = {jobset.NAME: metadata["name"], jobset.REPLICATED_JOB: entry.get("name", ""), jobset.JOB_INDEX: "0"}
+        labels = {
+            job_kinds.JOBSET_NAME: metadata["name"],
+            job_kinds.REPLICATED_JOB: entry.get("name", ""),
+            job_kinds.JOB_INDEX: "0",
+        }
         given = (template.get("metadata") or {}).get("annotations") or {}
         pod = _pod_of_job({"completionMode": "Indexed", **(template.get("spec") or {})}, metadata, name, labels)
         yield pod, merge([given, metadata.get("annotations") or {}])
@@ -145,7 +149,7 @@ def _pod_of_job(
     # the Job of a CronJob or of a JobSet does not exist yet
     uid = metadata["uid"] if name == metadata["name"] else OFFLINE_UID
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "controller": True}
-    index = {job.COMPLETION_INDEX: "0"} if spec.get("completionMode") == "Indexed" else {}
+    index = {job_kinds.COMPLETION_INDEX: "0"} if spec.get("completionMode") == "Indexed" else {}
     template: Object = spec.get("template") or {}
     return _pod(template, {**metadata, "name": name}, labels, index, owner)
 
@@ -157,8 +161,8 @@ def _pods_of_worker_set(spec: Mapping[str, Any], metadata: Object) -> Iterator[O
     parts = [("0", template.get("leaderTemplate") or workers)] + ([("1", workers)] if size != 1 else [])
     for index, part in parts:
         name = f"{metadata['name']}-0" + ("" if index == "0" else f"-{index}")
-        labels = {lws.NAME: metadata["name"], lws.GROUP_INDEX: "0", lws.WORKER_INDEX: index}
-        yield _pod(part, {**metadata, "name": name}, labels, {lws.SIZE: str(size)})
+        labels = {job_kinds.LWS_NAME: metadata["name"], job_kinds.GROUP_INDEX: "0", job_kinds.WORKER_INDEX: index}
+        yield _pod(part, {**metadata, "name": name}, labels, {job_kinds.LWS_SIZE: str(size)})
 
 
 def _pod(

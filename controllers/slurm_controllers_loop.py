@@ -12,7 +12,7 @@ from bridge.control.control_loop import Dependencies, SlurmLoop
 from bridge.kube.lease import Elector
 from bridge.slurm.models import Snapshot
 from bridge.telemetry.metrics import CONTROLLER_ACTIONS, EXTERNAL_NODES, NODES_TAKEN, counted, label_of
-from bridge.workload import missing_jobs, pods, pool_selection
+from bridge.workload import links, pods, pool_selection
 from bridge.workload.eligibility import readiness, slurm_name
 from controllers.brakes import Brakes, config_map_path
 from controllers.node import external
@@ -172,7 +172,7 @@ class Controllers(SlurmLoop):
             # without a missing job, the count of the known ones has no effect: it would walk over all pods
             self._brakes.judge("slurm", 0, {}, listed=not view.snapshot.error)
             return decision
-        expected, missing = missing_jobs.jobs(view.pods, view.snapshot, view.max_grace)
+        expected, missing = links.missing_jobs(view.pods, view.snapshot, view.max_grace)
         brake = self._brakes.judge("slurm", expected, missing, listed=not view.snapshot.error)
         if brake.missing:
             self._watched_until = now + WATCHED

@@ -28,7 +28,7 @@ from bridge.logs import kv
 from bridge.slurm.models import GroupRef
 from bridge.workload import links, pods
 from bridge.workload.groups import InvalidGroupError, Membership
-from bridge.workload.kinds import podgroup, workload_api
+from bridge.workload.kinds import pod_group_kinds
 from scheduler.group_states import GroupStates
 from scheduler.pod_group import Group, Pod, Replacement, make
 
@@ -42,7 +42,7 @@ LONG_PERIOD = 60.0
 """Seconds between two readings of a group whose members wait for Slurm."""
 GAP = 0.1
 """Least seconds between the readings of two groups: thousands of waiting ones cost the API server little."""
-_KINDS = {kind.name: kind for kind in (podgroup.KIND, workload_api.KIND)}
+_KINDS = {kind.name: kind for kind in (pod_group_kinds.POD_GROUP, pod_group_kinds.WORKLOAD)}
 _NO_POD: Mapping[str, Any] = {"metadata": {}, "spec": {}}
 
 

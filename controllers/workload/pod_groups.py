@@ -18,7 +18,7 @@ from bridge.kube.kube_client import KubeClient
 from bridge.slurm.models import GroupRef
 from bridge.workload import links, pods
 from bridge.workload.groups import Membership
-from bridge.workload.kinds import workload_api
+from bridge.workload.kinds import pod_group_kinds
 
 Pod = Mapping[str, Any]
 TYPES = {"v1alpha2": "PodGroupScheduled", "v1beta1": "PodGroupInitiallyScheduled"}
@@ -51,7 +51,7 @@ def conditions(all_pods: Iterable[Pod]) -> dict[str, GroupCondition]:
         except Exception as error:
             isolation.report("workload", pods.key(pod), error)
             continue
-        if key.startswith(f"{workload_api.KIND.name}/"):
+        if key.startswith(f"{pod_group_kinds.WORKLOAD.name}/"):
             members.setdefault(key, []).append(pod)
     conditions_by_group = {key: _of_members(key, group) for key, group in members.items()}
     return {key: condition for key, condition in conditions_by_group.items() if condition is not None}
@@ -87,7 +87,7 @@ def _condition(member: Membership, members: list[Pod]) -> GroupCondition:
 def write(kube: KubeClient, condition: GroupCondition, now: str) -> None:
     """Write the condition to its PodGroup, if that exists and has another one; ``now`` is an RFC 3339 time."""
     group = condition.group
-    for resource in workload_api.KIND.resources:
+    for resource in pod_group_kinds.WORKLOAD.resources:
         pod_group = get_if_served(kube, resource, group.namespace, group.name)
         if pod_group is None:
             continue

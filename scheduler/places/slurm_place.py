@@ -12,7 +12,7 @@ from bridge.control.control_loop import Dependencies, Loop
 from bridge.kube.cache import Cache
 from bridge.slurm.models import Snapshot
 from bridge.telemetry.metrics import SCHEDULER_PODS, label_of
-from bridge.workload import missing_jobs, pods, queue_wait
+from bridge.workload import links, pods, queue_wait
 from scheduler import conditions, group_actions, group_decide, pod_group, rules
 from scheduler.decision import carry_out
 from scheduler.devices.device_names import DeviceNames
@@ -233,8 +233,8 @@ class SlurmPlace:
         if snapshot.sequence != self._braked:
             self._braked = snapshot.sequence
             count, pods_without_job = (
-                missing_jobs.jobs(self.dependencies.pods.items(), snapshot, self._max_grace)
-                if missing_jobs.is_suspected(snapshot)
+                links.missing_jobs(self.dependencies.pods.items(), snapshot, self._max_grace)
+                if links.is_any_missing(snapshot)
                 else (0, {})
             )
             now = self.dependencies.clock.monotonic()

@@ -11,7 +11,7 @@ from bridge.apps.view import pod_counts, pod_view
 from bridge.apps.view.pod_view import FAILED, RUNNING, STARTING, SUCCEEDED, WAITING, PodView
 from bridge.apps.view.records import WorkloadRecord
 from bridge.kube.resources import Resource
-from bridge.workload.kinds import job, jobset, lws, podgroup
+from bridge.workload.kinds import job_kinds, pod_group_kinds
 from bridge.workload.kinds.kind import number
 from bridge.workload.pods import Pod
 
@@ -55,12 +55,21 @@ def _ray_size(manifest: Manifest) -> int | None:
 
 
 KINDS: tuple[OwnerKind, ...] = (
-    OwnerKind("job", job.KIND.resources, "batch.kubernetes.io/job-name", _job_size, "Job", "Job"),
-    OwnerKind("jobset", jobset.KIND.resources, jobset.NAME, lambda each: jobset.pods_of(each) or None, "JobSet", "Job"),
-    OwnerKind("leaderworkerset", lws.KIND.resources, lws.NAME, _lws_size, "LeaderWorkerSet", "StatefulSet"),
-    OwnerKind("podgroup", podgroup.KIND.resources, podgroup.NAME, _minimum, "PodGroup"),
+    OwnerKind("job", job_kinds.JOB.resources, "batch.kubernetes.io/job-name", _job_size, "Job", "Job"),
+    OwnerKind(
+        "jobset",
+        job_kinds.JOBSET.resources,
+        job_kinds.JOBSET_NAME,
+        lambda each: job_kinds.pods_of_jobset(each) or None,
+        "JobSet",
+        "Job",
+    ),
+    OwnerKind(
+        "leaderworkerset", job_kinds.LWS.resources, job_kinds.LWS_NAME, _lws_size, "LeaderWorkerSet", "StatefulSet"
+    ),
+    OwnerKind("podgroup", pod_group_kinds.POD_GROUP.resources, pod_group_kinds.POD_GROUP_NAME, _minimum, "PodGroup"),
     # the JobSet of a TrainJob has its name
-    OwnerKind("trainjob", (TRAIN_JOBS,), jobset.NAME, lambda _: None, "TrainJob", "Job"),
+    OwnerKind("trainjob", (TRAIN_JOBS,), job_kinds.JOBSET_NAME, lambda _: None, "TrainJob", "Job"),
     OwnerKind("raycluster", (RAY_CLUSTERS,), pod_view.RAY_CLUSTER, _ray_size, "RayCluster"),
 )
 

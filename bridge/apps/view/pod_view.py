@@ -12,11 +12,15 @@ from bridge.apps.view.wait_reasons import GATED, NOT_PROCESSED
 from bridge.clock import parse_rfc3339
 from bridge.kube.prune import IDENTITY, LAST_APPLIED, Object, pick
 from bridge.workload import links, pods, resources
-from bridge.workload.kinds import jobset, lws
+from bridge.workload.kinds import job_kinds
 
 WAITING, STARTING, RUNNING, SUCCEEDED, FAILED = STATES = ("waiting", "starting", "running", "succeeded", "failed")
 RAY_CLUSTER = "ray.io/cluster"
-WORKLOAD_LABELS = ((jobset.NAME, "JobSet"), (lws.NAME, "LeaderWorkerSet"), (RAY_CLUSTER, "RayCluster"))
+WORKLOAD_LABELS = (
+    (job_kinds.JOBSET_NAME, "JobSet"),
+    (job_kinds.LWS_NAME, "LeaderWorkerSet"),
+    (RAY_CLUSTER, "RayCluster"),
+)
 """Labels that controllers write to pods whose own controller is an object between them and the workload."""
 MESSAGE = 240
 """Characters of a message that a view keeps; the report on the pod has all of it."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from bridge import names
 from bridge.workload.groups import InvalidGroupError
-from bridge.workload.kinds import job, jobset, kueue, lws, podgroup, workload_api
+from bridge.workload.kinds import job_kinds, pod_group_kinds
 from bridge.workload.kinds.kind import Kind, Pod
 
 KINDS: tuple[Kind, ...] = (
-    workload_api.KIND,
-    workload_api.WORKLOAD_REF,
-    podgroup.KIND,
-    lws.KIND,  # before Kueue, which also sets its label on the pods of a LeaderWorkerSet
-    kueue.KIND,
-    jobset.KIND,
-    job.KIND,
+    pod_group_kinds.WORKLOAD,
+    pod_group_kinds.WORKLOAD_REF,
+    pod_group_kinds.POD_GROUP,
+    job_kinds.LWS,  # before Kueue, which also sets its label on the pods of a LeaderWorkerSet
+    pod_group_kinds.KUEUE,
+    job_kinds.JOBSET,
+    job_kinds.JOB,
 )
 """In the order of precedence: a pod belongs to the first group that it claims."""
 

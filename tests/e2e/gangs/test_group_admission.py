@@ -16,7 +16,7 @@ from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.slurm.models import GroupRef
 from bridge.workload.groups import Membership, membership
-from bridge.workload.kinds import jobset, lws, podgroup
+from bridge.workload.kinds import job_kinds, pod_group_kinds
 from cluster.polling import eventually
 from cluster.world import NAMESPACE, World
 
@@ -24,7 +24,11 @@ pytestmark = pytest.mark.real
 
 Json = dict[str, Any]
 
-JOBSETS, SETS, GROUPS = jobset.KIND.resources[0], lws.KIND.resources[0], podgroup.KIND.resources[0]
+JOBSETS, SETS, GROUPS = (
+    job_kinds.JOBSET.resources[0],
+    job_kinds.LWS.resources[0],
+    pod_group_kinds.POD_GROUP.resources[0],
+)
 GATED: Json = {
     "containers": [{"name": "c", "image": "none", "resources": {"requests": {"cpu": "1"}}}],
     "schedulingGates": [{"name": "test/wait"}],
@@ -81,7 +85,7 @@ def without_suffix(found: dict[str, Membership]) -> dict[str, Membership]:
 def test_a_whole_job_set_is_a_group_by_annotation(hub: SimpleNamespace) -> None:
     annotations = {names.GANG: "all", names.MEMBERS_PER_NODE: "2"}
     uid = create_job_set(hub, "whole", annotations)
-    found = without_suffix(members(hub, f"{jobset.NAME}=whole", 7))
+    found = without_suffix(members(hub, f"{job_kinds.JOBSET_NAME}=whole", 7))
     key = GroupRef("jobset", NAMESPACE, "whole", uid)
     workers = {f"whole-workers-{j}-{i}": Membership(key, 7, 7, 1 + 3 * j + i, 2) for j in range(2) for i in range(3)}
     assert found == {"whole-driver-0-0": Membership(key, 7, 7, 0, 2), **workers}
@@ -97,7 +101,7 @@ def create_set(hub: SimpleNamespace, name: str) -> str:
 
 def test_each_replica_of_a_leader_worker_set_is_a_group(hub: SimpleNamespace) -> None:
     uid = create_set(hub, "serve")
-    found = members(hub, f"{lws.NAME}=serve", 6)
+    found = members(hub, f"{job_kinds.LWS_NAME}=serve", 6)
     for replica in range(2):
         key = GroupRef("lws", NAMESPACE, "serve", uid, str(replica))
         assert found[f"serve-{replica}"] == Membership(key, 3, 3, 0)

@@ -11,12 +11,12 @@ from admission import group_reader
 from admission.group_reader import FoundGroup, GroupReader
 from bridge import names
 from bridge.workload.groups import InvalidGroupError
-from bridge.workload.kinds import jobset, lws, podgroup
+from bridge.workload.kinds import job_kinds, pod_group_kinds
 from tests.fakes.clock import FakeClock
 from tests.unit.admission.test_group_reader import GANG_OF_FOUR, Json, Objects, pod, value
 
-LWS_LABELS = {lws.NAME: "o", lws.GROUP_INDEX: "0", lws.WORKER_INDEX: "1"}
-JOBSET_LABELS = {jobset.NAME: "o", jobset.REPLICATED_JOB: "w", jobset.JOB_INDEX: "0"}
+LWS_LABELS = {job_kinds.LWS_NAME: "o", job_kinds.GROUP_INDEX: "0", job_kinds.WORKER_INDEX: "1"}
+JOBSET_LABELS = {job_kinds.JOBSET_NAME: "o", job_kinds.REPLICATED_JOB: "w", job_kinds.JOB_INDEX: "0"}
 REPLICAS = {"replicas": 3}
 
 
@@ -36,7 +36,11 @@ KINDS: dict[str, tuple[str, Json, Callable[[int], Json]]] = {
     "job": ("jobs.batch", {}, lambda size: {"parallelism": size}),
     "jobset": ("jobsets.jobset.x-k8s.io", JOBSET_LABELS, replicated),
     "lws": ("leaderworkersets.leaderworkerset.x-k8s.io", LWS_LABELS, workers),
-    "podgroup": ("podgroups.scheduling.x-k8s.io", {podgroup.NAME: "o"}, lambda size: {"minMember": size}),
+    "podgroup": (
+        "podgroups.scheduling.x-k8s.io",
+        {pod_group_kinds.POD_GROUP_NAME: "o"},
+        lambda size: {"minMember": size},
+    ),
     "workload": ("podgroups.scheduling.k8s.io", {}, lambda size: {"schedulingPolicy": {"gang": {"minCount": size}}}),
 }
 """Where the owner of a group is, the labels of its pods, and its ``spec`` for a size."""

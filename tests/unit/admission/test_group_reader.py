@@ -19,7 +19,7 @@ from bridge.errors import KubeForbiddenError, KubeNotFoundError, KubeUnavailable
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.kube.resources import JOBS, Resource
 from bridge.workload.groups import InvalidGroupError
-from bridge.workload.kinds import job, jobset, kueue, lws, podgroup
+from bridge.workload.kinds import job_kinds, pod_group_kinds
 from tests.fakes.clock import FakeClock
 from tests.fakes.kube_answers import KubeAnswers
 from tests.unit.admission.test_app import patch_of, review
@@ -87,7 +87,7 @@ def value(found: FoundGroup) -> Json:
 def test_a_job_is_a_group_if_the_nearest_annotation_says_so(
     objects: Objects, own: Json, inherited: Json, namespace: Json, gang: bool
 ) -> None:
-    found = find(objects, pod({}, {job.COMPLETION_INDEX: "1", **own}), inherited, namespace)
+    found = find(objects, pod({}, {job_kinds.COMPLETION_INDEX: "1", **own}), inherited, namespace)
     if gang:
         assert value(found) == {"kind": "job", "name": "j", "uid": "J", "size": 4, "minimum": 4, "slot": 1}
     else:
@@ -96,7 +96,7 @@ def test_a_job_is_a_group_if_the_nearest_annotation_says_so(
 
 
 def test_a_job_set_is_a_group_without_annotation_unless_it_says_no(objects: Objects) -> None:
-    labels = {jobset.NAME: "s", jobset.REPLICATED_JOB: "w", jobset.JOB_INDEX: "0"}
+    labels = {job_kinds.JOBSET_NAME: "s", job_kinds.REPLICATED_JOB: "w", job_kinds.JOB_INDEX: "0"}
     spec = {"replicatedJobs": [{"name": "w", "replicas": 2, "template": {"spec": {"parallelism": 3}}}]}
     objects.add("jobsets.jobset.x-k8s.io/s", spec)
     expected = {"kind": "jobset", "name": "s", "uid": "S", "index": "w", "size": 6, "minimum": 6}
@@ -115,11 +115,11 @@ def test_a_group_of_one_is_a_bare_pod(objects: Objects) -> None:
 def test_job_annotations_of_the_group_s_owner_are_inherited(objects: Objects) -> None:
     annotations = {names.ACCOUNT: "physics", names.MEMBERS_PER_NODE: "2", "other": "x"}
     objects.add("podgroups.scheduling.x-k8s.io/g", {"minMember": 2}, **annotations)
-    found = find(objects, pod({podgroup.NAME: "g"}, owner=None))
+    found = find(objects, pod({pod_group_kinds.POD_GROUP_NAME: "g"}, owner=None))
     assert found.inherited == {names.ACCOUNT: "physics", names.MEMBERS_PER_NODE: "2"}
     objects.add("podgroups.scheduling.x-k8s.io/g", {"minMember": 2}, **{names.MEMBERS_PER_NODE: "many"})
     with pytest.raises(InvalidGroupError, match="members-per-node: 'many' is not allowed"):
-        find(objects, pod({podgroup.NAME: "g"}, owner=None))
+        find(objects, pod({pod_group_kinds.POD_GROUP_NAME: "g"}, owner=None))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_pod_group_is_as_large_as_its_controller_makes_it(
     objects.found.clear()
     objects.add(where or "none", spec)
     objects.add("podgroups.scheduling.x-k8s.io/g", {"minMember": 2})
-    found = value(find(objects, pod({podgroup.NAME: "g"}, owner=owner)))
+    found = value(find(objects, pod({pod_group_kinds.POD_GROUP_NAME: "g"}, owner=owner)))
     assert (found["kind"], found["size"], found["minimum"]) == ("podgroup", size, 2)
 
 
@@ -148,7 +148,7 @@ def test_a_training_job_s_pod_group_is_as_large_as_its_job_set(objects: Objects)
     objects.add(
         "jobsets.jobset.x-k8s.io/s", {"replicatedJobs": [{"name": "n", "template": {"spec": {"parallelism": 6}}}]}
     )
-    assert value(find(objects, pod({podgroup.NAME: "g", jobset.NAME: "s"})))["size"] == 6
+    assert value(find(objects, pod({pod_group_kinds.POD_GROUP_NAME: "g", job_kinds.JOBSET_NAME: "s"})))["size"] == 6
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_a_pod_says_how_many_members_had_succeeded_when_it_was_created(
     objects.found["jobs.batch/j"]["status"] = status
     assert value(find(objects, pod(), {names.GANG: "true"})).get("completed") == completed
     objects.add("podgroups.scheduling.x-k8s.io/g", {"minMember": 2})
-    assert value(find(objects, pod({podgroup.NAME: "g"}))).get("completed") == completed
+    assert value(find(objects, pod({pod_group_kinds.POD_GROUP_NAME: "g"}))).get("completed") == completed
     forged = {**JOB, "uid": "other"}
-    assert "completed" not in value(find(objects, pod({podgroup.NAME: "g"}, owner=forged)))
+    assert "completed" not in value(find(objects, pod({pod_group_kinds.POD_GROUP_NAME: "g"}, owner=forged)))
     with pytest.raises(InvalidGroupError, match=r"Job 'j' with UID 'other' .batch. does not exist in namespace 'ns'"):
         find(objects, pod(owner=forged), {names.GANG: "true"})
 
@@ -181,7 +181,7 @@ def test_complete_jobs_of_a_job_set_count_with_all_their_pods(objects: Objects, 
     statuses = [{"name": "w", "succeeded": 1}, {"name": "d", "succeeded": 1}, {"name": "removed", "succeeded": 7}]
     objects.found["jobsets.jobset.x-k8s.io/s"]["status"] = {"replicatedJobsStatus": statuses}
     objects.found["jobs.batch/j"]["status"] = {"succeeded": 1}
-    labels = {jobset.NAME: "s", jobset.REPLICATED_JOB: "w", jobset.JOB_INDEX: "0"}
+    labels = {job_kinds.JOBSET_NAME: "s", job_kinds.REPLICATED_JOB: "w", job_kinds.JOB_INDEX: "0"}
     assert value(find(objects, pod(labels, {names.GANG: gang})))["completed"] == completed
 
 
@@ -255,7 +255,7 @@ def test_a_workload_of_kubernetes_1_35_is_refused_unless_the_pods_start_alone(ob
 
 def test_a_group_without_its_owner_is_refused_until_the_owner_exists(objects: Objects) -> None:
     reader = GroupReader(objects, FakeClock())
-    body = pod({podgroup.NAME: "g"}, owner=None)
+    body = pod({pod_group_kinds.POD_GROUP_NAME: "g"}, owner=None)
     with pytest.raises(
         InvalidGroupError, match=r"PodGroup 'g' \(scheduling\.x-k8s\.io\) does not exist.*before its pods"
     ):
@@ -289,8 +289,8 @@ def test_owners_are_cached_for_a_moment(objects: Objects) -> None:
         (pod(), {}, {names.GANG: "yes"}, "of namespace 'ns': 'yes' is not allowed"),
         (pod({}, {names.GANG: "true"}, owner=None), {}, {}, "'true' is not allowed: the pod belongs to no Job, JobSet"),
         (pod({}, {names.MEMBERS_PER_NODE: "0"}), {}, {}, "members-per-node: '0' is not allowed"),
-        (pod({kueue.NAME: "k"}), {}, {}, "pod-group-total-count: None is not allowed"),
-        (pod({lws.NAME: "l"}), {}, {}, "LeaderWorkerSet 'l' (leaderworkerset.x-k8s.io) does not exist"),
+        (pod({pod_group_kinds.KUEUE_NAME: "k"}), {}, {}, "pod-group-total-count: None is not allowed"),
+        (pod({job_kinds.LWS_NAME: "l"}), {}, {}, "LeaderWorkerSet 'l' (leaderworkerset.x-k8s.io) does not exist"),
     ],
 )
 def test_a_bad_value_is_refused_in_words(
@@ -363,19 +363,23 @@ def test_an_invalid_group_is_refused_with_422_and_an_unreadable_one_with_its_rea
     response = ask(app, "/mutate", pod())
     assert (response["status"]["code"], response["status"]["reason"]) == (422, "Invalid")
     objects.error = KubeForbiddenError("admission may not read jobs.batch", status=403)
-    response = ask(app, "/mutate", pod({podgroup.NAME: "g"}))
+    response = ask(app, "/mutate", pod({pod_group_kinds.POD_GROUP_NAME: "g"}))
     assert response["status"]["code"] == 500
     assert "may not read jobs.batch" in response["status"]["message"]
     objects.error = KubeUnavailableError("no answer")
-    assert ask(app, "/mutate", pod({podgroup.NAME: "g"}))["status"]["code"] == 503
+    assert ask(app, "/mutate", pod({pod_group_kinds.POD_GROUP_NAME: "g"}))["status"]["code"] == 503
 
 
 @pytest.mark.parametrize(
     ("body", "user"),
     [
-        (pod({podgroup.NAME: "none"}, schedulerName="other"), "alice"),
+        (pod({pod_group_kinds.POD_GROUP_NAME: "none"}, schedulerName="other"), "alice"),
         (
-            pod({podgroup.NAME: "none"}, owner={**JOB, "kind": "DaemonSet"}, schedulerName="default-scheduler"),
+            pod(
+                {pod_group_kinds.POD_GROUP_NAME: "none"},
+                owner={**JOB, "kind": "DaemonSet"},
+                schedulerName="default-scheduler",
+            ),
             "system:kube-controller-manager",
         ),
     ],
@@ -388,7 +392,7 @@ def test_a_pod_for_pools_has_a_group_too(app: flask.testing.FlaskClient, objects
     objects.add("jobs.batch/j", {"parallelism": 4, "completions": 4})
     patch = changes(ask(app, "/mutate", pod({}, {names.POOLS: "far", names.GANG: "true"})))
     assert json.loads(patch[GROUP_PATH]["value"])["size"] == 4
-    assert not ask(app, "/mutate", pod({podgroup.NAME: "none"}, {names.POOLS: "far"}))["allowed"]
+    assert not ask(app, "/mutate", pod({pod_group_kinds.POD_GROUP_NAME: "none"}, {names.POOLS: "far"}))["allowed"]
 
 
 RULES = Config(scheduler_name=OURS)

@@ -9,7 +9,7 @@ from bridge.config.hub import BrakeSection as Settings
 from bridge.control.brake import Brake, GuardLimits, step
 from bridge.errors import KubeNotFoundError
 from bridge.slurm.models import Snapshot
-from bridge.workload import missing_jobs
+from bridge.workload import links
 from controllers.brakes import Brakes, mark_patch
 from controllers.workload import workload_actions, workload_decide, workload_view
 from tests import builders
@@ -47,7 +47,7 @@ def test_a_job_is_missing_when_slurm_says_so_and_then_all_that_a_list_lacks_coun
         known(4),
         known(5, uid="other"),
     ]
-    assert missing_jobs.jobs(everyone, snapshot(entries, absent=[1, 2, 3]), GRACE) == (
+    assert links.missing_jobs(everyone, snapshot(entries, absent=[1, 2, 3]), GRACE) == (
         6,
         {f"u{number}": everyone[number - 1] for number in (1, 2, 3, 5, 6)},
     )
@@ -56,13 +56,13 @@ def test_a_job_is_missing_when_slurm_says_so_and_then_all_that_a_list_lacks_coun
 def test_a_job_that_is_listed_but_not_read_yet_is_not_missing():
     everyone = [pod(number) for number in range(1, 4)]
     found = replace(snapshot([known(1, gone=True, confirmations=2)], absent=[1]), unread={2})
-    assert missing_jobs.jobs(everyone, found, GRACE) == (3, {"u1": everyone[0], "u3": everyone[2]})
+    assert links.missing_jobs(everyone, found, GRACE) == (3, {"u1": everyone[0], "u3": everyone[2]})
 
 
 def test_nothing_is_missing_before_slurm_has_said_so_twice():
     everyone = [pod(1), pod(2), pod(3)]
     entries = [known(1, gone=True, confirmations=1), known(2)]
-    assert missing_jobs.jobs(everyone, snapshot(entries, absent=[1, 2]), GRACE) == (3, {})
+    assert links.missing_jobs(everyone, snapshot(entries, absent=[1, 2]), GRACE) == (3, {})
 
 
 def test_pods_that_wait_or_have_ended_and_jobs_that_ended_do_not_count():
@@ -71,7 +71,7 @@ def test_pods_that_wait_or_have_ended_and_jobs_that_ended_do_not_count():
         known(number, gone=number != 3, confirmations=2, state="TIMEOUT" if number == 3 else "RUNNING")
         for number in (1, 2, 3, 4)
     ]
-    assert missing_jobs.jobs(everyone, snapshot(entries, absent=[1, 2, 3, 4]), GRACE) == (2, {"u4": everyone[3]})
+    assert links.missing_jobs(everyone, snapshot(entries, absent=[1, 2, 3, 4]), GRACE) == (2, {"u4": everyone[3]})
 
 
 def test_a_deleted_pod_counts_only_if_the_end_of_its_job_shortens_its_grace_period():
@@ -79,7 +79,7 @@ def test_a_deleted_pod_counts_only_if_the_end_of_its_job_shortens_its_grace_peri
     for one, grace in ((late, GRACE + 1), (soon, GRACE)):
         one["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}
     gone = snapshot([known(number, gone=True, confirmations=2) for number in (1, 2)], absent=[1, 2])
-    assert missing_jobs.jobs([late, soon], gone, GRACE) == (1, {"u1": late})
+    assert links.missing_jobs([late, soon], gone, GRACE) == (1, {"u1": late})
     assert decided([late, soon], gone, Brake()) == [workload_actions.Mark(late, missing=True)]
     after = step(Brake(), 1, {"u1"}, 0, GuardLimits(0.2, 10, 60))
     assert [(type(a), a.pod) for a in decided([late, soon], gone, after)] == [(workload_actions.End, late)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bridge.workload import groups
 from bridge.workload.groups import InvalidGroupError
-from bridge.workload.kinds import job, jobset, kueue, lws, podgroup, workload_api
+from bridge.workload.kinds import job_kinds, pod_group_kinds
 from bridge.workload.kinds.kind import Kind, Place
 from bridge.workload.kinds.kind_table import GANG_VALUES, KINDS, check_gang, claimed
 
@@ -36,12 +36,18 @@ def replicated(name: str, replicas: int = 1, **spec: Any) -> Json:
 
 
 def member(name: str, job_index: int, completion: int | None = None, **labels: str) -> Json:
-    names = {jobset.NAME: "o", jobset.UID: "1", jobset.REPLICATED_JOB: name, jobset.JOB_INDEX: str(job_index), **labels}
-    return pod(names, {} if completion is None else {job.COMPLETION_INDEX: str(completion)})
+    names = {
+        job_kinds.JOBSET_NAME: "o",
+        job_kinds.JOBSET_UID: "1",
+        job_kinds.REPLICATED_JOB: name,
+        job_kinds.JOB_INDEX: str(job_index),
+        **labels,
+    }
+    return pod(names, {} if completion is None else {job_kinds.COMPLETION_INDEX: str(completion)})
 
 
 def test_the_table_has_every_kind_once() -> None:
-    assert sorted(kind.name for kind in KINDS if kind is not workload_api.WORKLOAD_REF) == sorted(groups.KINDS)
+    assert sorted(kind.name for kind in KINDS if kind is not pod_group_kinds.WORKLOAD_REF) == sorted(groups.KINDS)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +58,13 @@ def test_the_table_has_every_kind_once() -> None:
         (pod(owner={"apiVersion": "batch.volcano.sh/v1alpha1"}), None),
         (pod(owner={"controller": False}), None),
         ({"metadata": {}, "spec": {}}, None),
-        (pod({jobset.NAME: "s"}), ("jobset", "s")),
-        (pod({jobset.NAME: ""}), ("job", "j")),
-        (pod({jobset.NAME: "s", podgroup.NAME: "g"}), ("podgroup", "g")),
-        (pod({podgroup.NAME: "g"}, schedulingGroup={"podGroupName": "w"}), ("workload", "w")),
-        (pod({podgroup.NAME: "g"}, schedulingGroup={}), ("podgroup", "g")),
-        (pod({lws.NAME: "l", kueue.NAME: "k"}), ("lws", "l")),
-        (pod({kueue.NAME: "k"}), ("kueue", "k")),
+        (pod({job_kinds.JOBSET_NAME: "s"}), ("jobset", "s")),
+        (pod({job_kinds.JOBSET_NAME: ""}), ("job", "j")),
+        (pod({job_kinds.JOBSET_NAME: "s", pod_group_kinds.POD_GROUP_NAME: "g"}), ("podgroup", "g")),
+        (pod({pod_group_kinds.POD_GROUP_NAME: "g"}, schedulingGroup={"podGroupName": "w"}), ("workload", "w")),
+        (pod({pod_group_kinds.POD_GROUP_NAME: "g"}, schedulingGroup={}), ("podgroup", "g")),
+        (pod({job_kinds.LWS_NAME: "l", pod_group_kinds.KUEUE_NAME: "k"}), ("lws", "l")),
+        (pod({pod_group_kinds.KUEUE_NAME: "k"}), ("kueue", "k")),
     ],
 )
 def test_a_pod_claims_the_first_group_of_the_table(a_pod: Json, expected: tuple[str, str] | None) -> None:
@@ -80,17 +86,17 @@ def test_a_pod_claims_the_first_group_of_the_table(a_pod: Json, expected: tuple[
     ],
 )
 def test_a_job_is_as_large_as_its_pods_at_one_time(spec: Json, index: str | None, expected: Place) -> None:
-    annotations = {job.COMPLETION_INDEX: index} if index is not None else {}
-    assert place(job.KIND, pod(annotations=annotations), owner(spec)) == expected
+    annotations = {job_kinds.COMPLETION_INDEX: index} if index is not None else {}
+    assert place(job_kinds.JOB, pod(annotations=annotations), owner(spec)) == expected
 
 
 def test_a_job_whose_pods_follow_each_other_is_no_gang() -> None:
     with pytest.raises(
         InvalidGroupError, match=r"Job o: spec\.completions: 10 is not allowed.*spec\.parallelism \(4\)"
     ):
-        place(job.KIND, pod(), owner({"parallelism": 4, "completions": 10}))
+        place(job_kinds.JOB, pod(), owner({"parallelism": 4, "completions": 10}))
     with pytest.raises(InvalidGroupError, match=r"spec\.parallelism: 100001 is not allowed.*at most 100000 pods"):
-        place(job.KIND, pod(), owner({"parallelism": 100_001}))
+        place(job_kinds.JOB, pod(), owner({"parallelism": 100_001}))
 
 
 SET = owner(
@@ -105,16 +111,18 @@ SET = owner(
 
 
 def test_each_replicated_job_is_a_group_by_default() -> None:
-    assert place(jobset.KIND, member("driver", 0, 0), SET) == Place("driver", 1, 1, 0)
-    slots = [place(jobset.KIND, member("workers", j, i), SET) for j in range(2) for i in range(3)]
+    assert place(job_kinds.JOBSET, member("driver", 0, 0), SET) == Place("driver", 1, 1, 0)
+    slots = [place(job_kinds.JOBSET, member("workers", j, i), SET) for j in range(2) for i in range(3)]
     assert slots == [Place("workers", 6, 6, slot) for slot in range(6)]
-    assert place(jobset.KIND, member("queue", 1, 8), SET) is None
+    assert place(job_kinds.JOBSET, member("queue", 1, 8), SET) is None
 
 
 def test_the_whole_set_is_one_group_by_annotation() -> None:
     together = owner({"replicatedJobs": SET["spec"]["replicatedJobs"][:2]})
-    found = [place(jobset.KIND, member("driver", 0, 0), together, whole=True)]
-    found += [place(jobset.KIND, member("workers", j, i), together, whole=True) for j in range(2) for i in range(3)]
+    found = [place(job_kinds.JOBSET, member("driver", 0, 0), together, whole=True)]
+    found += [
+        place(job_kinds.JOBSET, member("workers", j, i), together, whole=True) for j in range(2) for i in range(3)
+    ]
     assert found == [Place("", 7, 7, slot) for slot in range(7)]
 
 
@@ -126,7 +134,7 @@ def test_the_slots_of_a_set_are_each_used_once(sizes: list[tuple[int, int]], who
     for n, (replicas, each) in enumerate(sizes):
         for index, completion in ((j, c) for j in range(replicas) for c in range(each)):
             one = place(
-                jobset.KIND, member(f"r{n}", index, completion), owner({"replicatedJobs": entries}), whole=whole
+                job_kinds.JOBSET, member(f"r{n}", index, completion), owner({"replicatedJobs": entries}), whole=whole
             )
             assert one is not None
             found.setdefault(one.index, []).append(one)
@@ -152,77 +160,92 @@ def test_the_slots_of_a_set_are_each_used_once(sizes: list[tuple[int, int]], who
 )
 def test_a_set_that_does_not_start_at_once_can_not_be_one_group(changed: Json, message: str) -> None:
     started = owner({"replicatedJobs": [replicated("driver")], "startupPolicy": {"startupPolicyOrder": "AnyOrder"}})
-    assert place(jobset.KIND, member("driver", 0), started, whole=True) == Place("", 1, 1, None)
+    assert place(job_kinds.JOBSET, member("driver", 0), started, whole=True) == Place("", 1, 1, None)
     with pytest.raises(
         InvalidGroupError, match=r"bridge\.vk\.io/gang: 'all' is not allowed.*allowed: 'true'"
     ) as refused:
-        place(jobset.KIND, member("driver", 0), owner({**started["spec"], **changed}), whole=True)
+        place(job_kinds.JOBSET, member("driver", 0), owner({**started["spec"], **changed}), whole=True)
     assert message in str(refused.value)
 
 
 def test_labels_that_do_not_fit_the_set_are_refused() -> None:
     with pytest.raises(InvalidGroupError, match="'nobody' is not allowed; allowed: driver, workers, queue"):
-        place(jobset.KIND, member("nobody", 0), SET)
+        place(job_kinds.JOBSET, member("nobody", 0), SET)
     with pytest.raises(InvalidGroupError, match="was created again; allowed: '1'"):
-        place(jobset.KIND, member("driver", 0, **{jobset.UID: "0"}), SET)
+        place(job_kinds.JOBSET, member("driver", 0, **{job_kinds.JOBSET_UID: "0"}), SET)
     with pytest.raises(InvalidGroupError, match=r"replicatedjob-name.*is missing"):
-        place(jobset.KIND, pod({jobset.NAME: "o"}), SET)
+        place(job_kinds.JOBSET, pod({job_kinds.JOBSET_NAME: "o"}), SET)
     with pytest.raises(InvalidGroupError, match=r"job-index.*'x' is not allowed; allowed: a whole number"):
-        place(jobset.KIND, member("workers", 0, 1, **{jobset.JOB_INDEX: "x"}), SET)
-    assert place(jobset.KIND, member("workers", 9, 1), SET) == Place("workers", 6, 6, None)
+        place(job_kinds.JOBSET, member("workers", 0, 1, **{job_kinds.JOB_INDEX: "x"}), SET)
+    assert place(job_kinds.JOBSET, member("workers", 9, 1), SET) == Place("workers", 6, 6, None)
 
 
 def worker(index: int, size: str | None = None, group: str = "1") -> Json:
-    labels = {lws.NAME: "o", lws.GROUP_INDEX: group, lws.WORKER_INDEX: str(index)}
-    return pod(labels, {lws.SIZE: size} if size else {})
+    labels = {job_kinds.LWS_NAME: "o", job_kinds.GROUP_INDEX: group, job_kinds.WORKER_INDEX: str(index)}
+    return pod(labels, {job_kinds.LWS_SIZE: size} if size else {})
 
 
 def test_each_replica_of_a_leader_worker_set_is_a_group() -> None:
     replicas = owner({"leaderWorkerTemplate": {"size": 4}, "startupPolicy": "LeaderCreated"})
-    assert place(lws.KIND, worker(0), replicas) == Place("1", 4, 4, 0)
-    assert place(lws.KIND, worker(3), replicas) == Place("1", 4, 4, 3)
-    assert place(lws.KIND, worker(2, "3"), replicas) == Place("1", 3, 3, 2)  # an update changes the size of the set
-    assert place(lws.KIND, worker(9), replicas) == Place("1", 4, 4, None)
+    assert place(job_kinds.LWS, worker(0), replicas) == Place("1", 4, 4, 0)
+    assert place(job_kinds.LWS, worker(3), replicas) == Place("1", 4, 4, 3)
+    assert place(job_kinds.LWS, worker(2, "3"), replicas) == Place(
+        "1", 3, 3, 2
+    )  # an update changes the size of the set
+    assert place(job_kinds.LWS, worker(9), replicas) == Place("1", 4, 4, None)
     with pytest.raises(InvalidGroupError, match=r"group-index.*is missing"):
-        place(lws.KIND, worker(0, group=""), replicas)
+        place(job_kinds.LWS, worker(0, group=""), replicas)
 
 
 @pytest.mark.parametrize(
-    "first", [owner({"startupPolicy": "LeaderReady"}), owner({}, **{lws.EXCLUSIVE_TOPOLOGY: "rack"})]
+    "first", [owner({"startupPolicy": "LeaderReady"}), owner({}, **{job_kinds.EXCLUSIVE_TOPOLOGY: "rack"})]
 )
 def test_a_leader_that_starts_first_is_not_in_the_group_of_its_workers(first: Json) -> None:
-    assert place(lws.KIND, worker(0, "3"), first) is None
-    assert [place(lws.KIND, worker(n, "3"), first) for n in (1, 2)] == [Place("1-workers", 2, 2, n) for n in (0, 1)]
-    assert place(lws.KIND, worker(0, "1"), first) is None
+    assert place(job_kinds.LWS, worker(0, "3"), first) is None
+    assert [place(job_kinds.LWS, worker(n, "3"), first) for n in (1, 2)] == [
+        Place("1-workers", 2, 2, n) for n in (0, 1)
+    ]
+    assert place(job_kinds.LWS, worker(0, "1"), first) is None
 
 
 def test_a_pod_group_has_a_minimum_and_its_controller_the_size() -> None:
     group = owner({"minMember": 3})
-    assert place(podgroup.KIND, pod(), group) == Place("", 3, 3, None)
-    assert place(podgroup.KIND, pod(), group, replicas=8) == Place("", 8, 3, None)
-    assert place(podgroup.KIND, pod(), group, replicas=2) == Place("", 3, 3, None)
-    assert place(podgroup.KIND, pod(), owner({})) == Place("", 1, 1, None)
+    assert place(pod_group_kinds.POD_GROUP, pod(), group) == Place("", 3, 3, None)
+    assert place(pod_group_kinds.POD_GROUP, pod(), group, replicas=8) == Place("", 8, 3, None)
+    assert place(pod_group_kinds.POD_GROUP, pod(), group, replicas=2) == Place("", 3, 3, None)
+    assert place(pod_group_kinds.POD_GROUP, pod(), owner({})) == Place("", 1, 1, None)
 
 
 def test_a_group_of_the_workload_api_has_a_gang_or_basic_policy() -> None:
     gang = owner({"schedulingPolicy": {"gang": {"minCount": 3}}})
-    assert place(workload_api.KIND, pod(), gang, replicas=5) == Place("", 5, 3, None)
-    assert place(workload_api.KIND, pod(), owner({"schedulingPolicy": {"basic": {}}}), replicas=5) is None
+    assert place(pod_group_kinds.WORKLOAD, pod(), gang, replicas=5) == Place("", 5, 3, None)
+    assert place(pod_group_kinds.WORKLOAD, pod(), owner({"schedulingPolicy": {"basic": {}}}), replicas=5) is None
     claims = owner({**gang["spec"], "resourceClaims": [{"name": "gpu"}]})
     with pytest.raises(InvalidGroupError, match=r"spec\.resourceClaims\[0\]\.name: 'gpu' is not allowed.*of the pods"):
-        place(workload_api.KIND, pod(), claims)
+        place(pod_group_kinds.WORKLOAD, pod(), claims)
 
 
 def test_a_group_of_kueue_needs_no_owner() -> None:
-    index = {kueue.INDEX_LABEL: "rank"}
+    index = {pod_group_kinds.KUEUE_INDEX_LABEL: "rank"}
     nothing = owner({})
-    assert place(kueue.KIND, pod({}, {kueue.TOTAL: "3"}), nothing) == Place("", 3, 3, None)
-    assert place(kueue.KIND, pod({"rank": "2"}, {kueue.TOTAL: "3", **index}), nothing) == Place("", 3, 3, 2)
-    assert place(kueue.KIND, pod({"rank": "3"}, {kueue.TOTAL: "3", **index}), nothing) == Place("", 3, 3, None)
-    assert place(kueue.KIND, pod({}, {kueue.TOTAL: "3", kueue.SERVING: "true"}), nothing) is None
-    for total in ({}, {kueue.TOTAL: "0"}, {kueue.TOTAL: "many"}):
+    assert place(pod_group_kinds.KUEUE, pod({}, {pod_group_kinds.KUEUE_TOTAL: "3"}), nothing) == Place("", 3, 3, None)
+    assert place(
+        pod_group_kinds.KUEUE, pod({"rank": "2"}, {pod_group_kinds.KUEUE_TOTAL: "3", **index}), nothing
+    ) == Place("", 3, 3, 2)
+    assert place(
+        pod_group_kinds.KUEUE, pod({"rank": "3"}, {pod_group_kinds.KUEUE_TOTAL: "3", **index}), nothing
+    ) == Place("", 3, 3, None)
+    assert (
+        place(
+            pod_group_kinds.KUEUE,
+            pod({}, {pod_group_kinds.KUEUE_TOTAL: "3", pod_group_kinds.KUEUE_SERVING: "true"}),
+            nothing,
+        )
+        is None
+    )
+    for total in ({}, {pod_group_kinds.KUEUE_TOTAL: "0"}, {pod_group_kinds.KUEUE_TOTAL: "many"}):
         with pytest.raises(InvalidGroupError, match=r"pod-group-total-count: .* is not allowed in a group"):
-            place(kueue.KIND, pod({}, total), nothing)
+            place(pod_group_kinds.KUEUE, pod({}, total), nothing)
 
 
 @given(st.text(max_size=20))
@@ -235,8 +258,15 @@ def test_the_annotation_for_gangs_has_three_values(text: str) -> None:
 
 
 WRITTEN = (
-    *(jobset.UID, jobset.REPLICATED_JOB, jobset.JOB_INDEX, lws.GROUP_INDEX, lws.WORKER_INDEX, lws.SIZE),
-    *(job.COMPLETION_INDEX, kueue.TOTAL, kueue.INDEX_LABEL, "rank"),
+    *(
+        job_kinds.JOBSET_UID,
+        job_kinds.REPLICATED_JOB,
+        job_kinds.JOB_INDEX,
+        job_kinds.GROUP_INDEX,
+        job_kinds.WORKER_INDEX,
+        job_kinds.LWS_SIZE,
+    ),
+    *(job_kinds.COMPLETION_INDEX, pod_group_kinds.KUEUE_TOTAL, pod_group_kinds.KUEUE_INDEX_LABEL, "rank"),
 )
 WORDS = st.sampled_from(["", "0", "1", "2", "7", "-1", "²", "rank", "workers", "queue", "true"]) | st.text(max_size=5)
 

@@ -1,8 +1,13 @@
-"""A PodGroup of Kubernetes' Workload API (``scheduling.k8s.io``), named by ``spec.schedulingGroup`` of the pods.
+"""Kinds of groups that pods name themselves: PodGroups of two APIs, and Kueue's groups of plain pods.
 
-Kubernetes 1.36 serves v1alpha2, Kubernetes 1.37 v1beta1; the fields that are read here are the same in both. Kubernetes
-1.37 can also serve v1alpha3 with CompositePodGroups, which contain PodGroups or each other. In Kubernetes 1.35, pods
-name a Workload by ``spec.workloadRef``; later versions remove this field from pods.
+A label of the pods names a PodGroup of the scheduler-plugins project (``scheduling.x-k8s.io``) or a group of Kueue,
+``spec.schedulingGroup`` a PodGroup of Kubernetes' Workload API (``scheduling.k8s.io``). Kubernetes 1.36 serves v1alpha2
+of the latter, Kubernetes 1.37 v1beta1; the fields that are read here are the same in both. Kubernetes 1.37 can also
+serve v1alpha3 with CompositePodGroups, which contain PodGroups or each other. In Kubernetes 1.35, pods name a Workload
+by ``spec.workloadRef``; later versions remove this field from pods.
+
+Pods of a StatefulSet or Deployment that Kueue manages have the annotation ``pod-group-serving``. Their controller may
+create one after the other has become ready, so each of them starts alone.
 """
 
 from __future__ import annotations
@@ -12,8 +17,54 @@ from typing import NoReturn
 from bridge import names
 from bridge.kube.resources import Resource
 from bridge.workload.groups import InvalidGroupError
-from bridge.workload.kinds.kind import Kind, Owner, Place, Pod, number
-from bridge.workload.kinds.podgroup import of_minimum
+from bridge.workload.kinds.kind import Kind, Owner, Place, Pod, annotation, label, limited, number
+
+POD_GROUP_NAME = "scheduling.x-k8s.io/pod-group"
+
+
+def _place_of_minimum(owner: Owner, minimum: int, replicas: int, field: str) -> Place:
+    """Return the place in a group with a minimum: its size is that, or the number of pods of the controller."""
+    limited(max(minimum, replicas), f"PodGroup {owner['metadata']['name']}: {field}")
+    return Place("", max(minimum, replicas), minimum, None)
+
+
+def _place_in_pod_group(pod: Pod, owner: Owner, whole: bool, replicas: int) -> Place:
+    return _place_of_minimum(owner, number(owner["spec"].get("minMember")) or 1, replicas, "spec.minMember")
+
+
+POD_GROUP = Kind(
+    "podgroup",
+    "PodGroup",
+    (Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", True),),
+    lambda pod: label(pod, POD_GROUP_NAME),
+    _place_in_pod_group,
+    created_first=True,
+)
+
+
+_KUEUE = "kueue.x-k8s.io/"
+KUEUE_NAME, KUEUE_TOTAL = _KUEUE + "pod-group-name", _KUEUE + "pod-group-total-count"
+KUEUE_SERVING = _KUEUE + "pod-group-serving"
+KUEUE_INDEX_LABEL = _KUEUE + "pod-group-pod-index-label"
+"""Annotation: the label of the pods that has their index in the group."""
+
+
+def _place_in_kueue_group(pod: Pod, owner: Owner, whole: bool, replicas: int) -> Place | None:
+    if annotation(pod, KUEUE_SERVING) == "true":
+        return None
+    total = number(annotation(pod, KUEUE_TOTAL))
+    if not total:
+        raise InvalidGroupError(
+            f"annotation {KUEUE_TOTAL}: {annotation(pod, KUEUE_TOTAL)!r} is not allowed in a group of pods; allowed: a "
+            f"whole number of at least 1"
+        )
+    limited(total, f"annotation {KUEUE_TOTAL}")
+    slot = number(label(pod, annotation(pod, KUEUE_INDEX_LABEL) or ""))
+    return Place("", total, total, slot if slot is not None and slot < total else None)
+
+
+KUEUE = Kind("kueue", "pod group", (), lambda pod: label(pod, KUEUE_NAME), _place_in_kueue_group)
+
 
 _VERSIONS = ("v1beta1", "v1alpha2")
 WORKLOADS = tuple(Resource("scheduling.k8s.io", version, "workloads", True) for version in _VERSIONS)
@@ -21,11 +72,11 @@ COMPOSITES = Resource("scheduling.k8s.io", "v1alpha3", "compositepodgroups", Tru
 _ALONE = f"or the annotation {names.GANG}: 'false', with which each pod starts alone"
 
 
-def _owner_name(pod: Pod) -> str | None:
+def _scheduling_group(pod: Pod) -> str | None:
     return (pod["spec"].get("schedulingGroup") or {}).get("podGroupName") or None
 
 
-def _place(pod: Pod, owner: Owner, whole: bool, replicas: int) -> Place | None:
+def _place_in_scheduling_group(pod: Pod, owner: Owner, whole: bool, replicas: int) -> Place | None:
     if claims := owner["spec"].get("resourceClaims"):
         raise InvalidGroupError(
             f"PodGroup {owner['metadata']['name']}: spec.resourceClaims[0].name: {claims[0]['name']!r} is not allowed: "
@@ -35,7 +86,7 @@ def _place(pod: Pod, owner: Owner, whole: bool, replicas: int) -> Place | None:
     gang = (owner["spec"].get("schedulingPolicy") or {}).get("gang")
     if gang is None:  # the policy "basic": the pods are scheduled one by one
         return None
-    return of_minimum(owner, number(gang.get("minCount")) or 1, replicas, "spec.schedulingPolicy.gang.minCount")
+    return _place_of_minimum(owner, number(gang.get("minCount")) or 1, replicas, "spec.schedulingPolicy.gang.minCount")
 
 
 def _parent(owner: Owner) -> tuple[Resource, str] | None:
@@ -85,12 +136,12 @@ def _refuse(pod: Pod, owner: Owner, whole: bool, replicas: int) -> NoReturn:
     )
 
 
-KIND = Kind(
+WORKLOAD = Kind(
     "workload",
     "PodGroup",
     tuple(Resource("scheduling.k8s.io", version, "podgroups", True) for version in _VERSIONS),
-    _owner_name,
-    _place,
+    _scheduling_group,
+    _place_in_scheduling_group,
     created_first=True,
     parent=_parent,
     template=_template,
