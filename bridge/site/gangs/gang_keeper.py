@@ -57,8 +57,6 @@ class GangKeeper:
 
     def __init__(self, folder: Folder, index: JobIndex, clock: Clock) -> None:
         self._folder, self._index, self._clock = folder, index, clock
-        self._present: dict[str, int] = {}
-        """Ranks with a pod, of incomplete groups, as the status of their pods says."""
 
     def run(self) -> None:
         """Run what is due now."""
@@ -67,7 +65,6 @@ class GangKeeper:
             if entry is None:  # the submitter was killed before it notified the leader
                 self._index.refresh(gang)
                 continue
-            self._count(entry)
             if due_step(entry.record, self._members(gang), self._clock.time()) is not Step.NONE:
                 try:
                     with self._folder.locked(gang, wait=False):
@@ -82,15 +79,6 @@ class GangKeeper:
         uids = tuple(self._index.gangs.get(gang, ()))
         return [self._index.entries[uid] for uid in uids if uid in self._index.entries]
 
-    def _count(self, entry: Entry) -> None:
-        """Update the number of pods in the status of those that wait for the others."""
-        gang = entry.record.uid
-        if entry.record.meta.attempts:
-            self._present.pop(gang, None)
-        elif (present := len(member_record.ranks(self._folder.job(gang)))) != self._present.get(gang):
-            self._present[gang] = present
-            self._index.refresh_members(gang)
-
     def _run(self, gang: str) -> None:
         """Run a step. The lock is held, so no pod is submitted meanwhile."""
         gang_folder = self._folder.job(gang)
@@ -103,7 +91,6 @@ class GangKeeper:
         step, now = due_step(entry.record, self._members(gang), self._clock.time()), self._clock.time()
         if step is Step.REMOVE:
             gang_folder.remove()
-            self._present.pop(gang, None)
         elif step is not Step.NONE:
             log.info("the pods of a group are over", extra=kv(job=gang, step=step.name))
             request = Cancellation(now, CLOSING if entry.record.started else 0, step is Step.FORGET)

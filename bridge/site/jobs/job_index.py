@@ -17,6 +17,7 @@ from bridge.site.batch.batch_interface import BatchJob
 from bridge.site.jobs import job_status
 from bridge.site.jobs.job_actions import KILL_ALLOWANCE, confirmed
 from bridge.site.jobs.job_record import Cancellation, JobRecord
+from bridge.site.jobs.member_record import GANG_INCOMPLETE
 from bridge.site.jobs.site_folder import Folder
 
 log = logging.getLogger(__name__)
@@ -146,10 +147,10 @@ class JobIndex:
         record = self._with_end(record, now)
         status = job_status.status(record, now, self._lag)
         entry, owner, lifecycle = self.entries.get(uid), record.meta.owner, NEW.shown(Event.QUEUED, now)
+        is_new = changed = entry is None
         is_changed_gang = record.meta.gang is not None and (entry is None or record != entry.record)
         if entry is None:
             self._add_to_gang(record)
-            changed = True
             entry = self.entries[uid] = Entry(record, status, lifecycle)
             bisect.insort(self._order.setdefault(owner, []), uid)
         else:
@@ -166,7 +167,9 @@ class JobIndex:
         entry.read_at = now
         entry.start_grace_period(self._clock.monotonic())
         self._classify(uid)
-        if changed and owner:  # no cluster hears of a job without an owner
+        # the answer to the submission reports the same, and the complete group is the next event
+        is_gathered = is_new and status.reason == GANG_INCOMPLETE
+        if changed and owner and not is_gathered:  # no cluster hears of a job without an owner
             number = self.sequences[owner] = self.sequences.get(owner, 0) + 1
             self._publish(number, status)
         if is_changed_gang:  # the status of its pods follows from it

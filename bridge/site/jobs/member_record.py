@@ -50,8 +50,7 @@ class GangView:
 
     ``has_rank``: the rank file names it. ``exit_code``: of its script, once this has ended; ``stopped``: because the
     job of the group ends.
-    ``retired``: its script can't start any more. ``present``: ranks that have a pod, while the group is incomplete.
-    ``granted``: the hub has granted the pod to the job.
+    ``retired``: its script can't start any more. ``granted``: the hub has granted the pod to the job.
     """
 
     gang: JobRecord | None
@@ -59,7 +58,6 @@ class GangView:
     exit_code: int | None = None
     stopped: bool = False
     retired: bool = False
-    present: int = 0
     granted: bool = False
 
 
@@ -126,7 +124,8 @@ def _batch_job(member: JobRecord, view: GangView) -> BatchJob | None:
     if _own_reason(gang) and not member.started:
         return _gang_ended(member, gang, None)
     if gang.meta.attempts == 0 and gang.meta.gang is not None:
-        message = f"{view.present} of {gang.meta.gang.size} pods of the group are here"
+        # not how many are here: each further pod would be an event for all of them
+        message = f"the site waits for all {gang.meta.gang.size} pods of the group"
         return BatchJob(id="", uid="", phase="queued", reason=GANG_INCOMPLETE, message=message)
     if gang.batch is None:
         return BatchJob(id="", uid="", phase="queued") if gang.job_id else None
@@ -174,9 +173,8 @@ def _read(member: JobRecord, place: PlaceInJob, member_folder: Folder, gang_fold
     if name in names(Below(gang_folder.at, "ended")):
         word, _, cause = atomic_files.read_line(Below(gang_folder.at, f"ended/{name}")).partition(" ")
         code = int(word) if word.isascii() and word.isdigit() and len(word) < 4 else 1
-    present = len(ranks(gang_folder)) if gang.meta.attempts == 0 else 0
     granted = member.meta.grant_wait is not None and name in granted_names(gang_folder)
-    return GangView(gang, has_rank, code, cause == "stopped", _is_retired(member_folder.at), present, granted)
+    return GangView(gang, has_rank, code, cause == "stopped", _is_retired(member_folder.at), granted)
 
 
 def ranks(gang_folder: Folder) -> list[int]:

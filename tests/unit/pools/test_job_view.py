@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,10 @@ from pydantic import ValidationError
 
 from bridge.pools.submitter import job_view
 from bridge.pools.submitter.job_view import GRACE, JobView, Part, size
-from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.jobs import ContainerState, JobStatus
+from bridge.protocol.nats.envelope import parse
 from bridge.protocol.nats.messages import Event
+from controllers.virtual.pod_state import Entry
 from tests.builders import job_status as job
 from tests.examples import examples
 
@@ -311,3 +314,30 @@ def test_an_unused_end_is_not_final() -> None:
     view.event(event(7, job("a", "ended"), "second"), 6)
     assert not view.event(event(1, job("a"), "third"), 7)[0]
     assert view.submitted(job("a"), 8) is False
+
+
+def bytes_per_job(gang: str) -> float:
+    """Return the memory that a hub keeps for a running job: what its site has reported, and its own state."""
+    count, entries, view = 1000, dict[str, Entry](), JobView()
+    container = ContainerState(name="main", state="running", started_at=1.0, started=True, ready=True)
+    statuses = (job(f"a0000000-0000-4000-8000-{number:012}", "running") for number in range(count))
+    more = {"gang": gang, "job_id": "14", "host": "n1", "ip": "10.0.0.1", "containers": [container]}
+    events = [event(number, replace(status, **more)) for number, status in enumerate(statuses, 1)]
+    messages = [each.model_dump_json().encode() for each in events]
+    tracemalloc.start()
+    try:
+        for message in messages:
+            received = parse(Event, message)
+            view.event(received, 1)
+            entry = entries[received.status.job] = Entry()
+            entry.answered(1, received.status)
+        return tracemalloc.get_traced_memory()[0] / count
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pod_of_a_group_takes_as_much_memory_as_a_single_pod() -> None:
+    bytes_per_job("")  # fills the caches of the parser
+    single, member = bytes_per_job(""), bytes_per_job("9f000000-0000-4000-8000-000000000001")
+    print(f"{single:.0f} and {member:.0f} bytes")
+    assert member <= 1.02 * single

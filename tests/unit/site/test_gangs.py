@@ -86,9 +86,9 @@ def check_nothing_left(world: Any) -> None:
 # --- gathering --------------------------------------------------------------------------------------------------------
 def test_pods_wait_for_each_other_and_become_one_job(world: Any) -> None:
     assert submit(world, 0).reason == "GangIncomplete"
-    assert submit(world, 2).message == "2 of 3 pods of the group are here"
+    assert submit(world, 2).message == "the site waits for all 3 pods of the group"
     world.look(5)
-    assert [status.message for status in statuses(world, 0, 2)] == ["2 of 3 pods of the group are here"] * 2
+    assert [status.message for status in statuses(world, 0, 2)] == ["the site waits for all 3 pods of the group"] * 2
     assert world.batch.submits == []
     submit(world, 1)
     (request,) = world.batch.submits

@@ -89,7 +89,7 @@ def test_a_group_is_complete_with_the_successor_of_a_pod_that_is_over(world: Any
     cancel(world, 1, forget=forget)
     world.look(1)
     world.look(1)
-    assert submit(world, 2).message == "2 of 3 pods of the group are here"
+    assert submit(world, 2).message == "the site waits for all 3 pods of the group"
     assert world.batch.submits == []
     submit(world, 1, 1, cpus=cpus)
     assert sizes(world.batch.submits[0]) == ([(1, 4, 1), (2, 1, 1)] if cpus == 1 else [(1, 4, 1), (1, 2, 1), (1, 1, 1)])
