@@ -1,37 +1,25 @@
 """A group of two pods that races at two sites: hubs and submitters are killed, messages are lost, late or doubled.
 
-As in ``test_race_machine.py``; here the decisions about places are the scheduler's, too. Two hubs decide and act at
-once from caches of their own. The colocated Slurm is a place whose job has started when a hub says so:
+The world is that of ``race_world.py``; here the decisions about places are the scheduler's, too. Two hubs decide and
+act at once from caches of their own. The colocated Slurm is a place whose job has started when a hub says so:
 ``tests/unit/scheduler/test_places_machine.py`` has its jobs.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
-import json
 import os
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from bridge import names
-from bridge.config.hub import Config
-from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError
+from bridge.errors import KubeConflictError, KubeNotFoundError
 from bridge.kube.resources import PODS
 from bridge.workload import eligibility, links, places, pods, remote_gangs
-from controllers.virtual import race_decide, virtual_pod_decide
-from controllers.virtual.pod_state import Entry, PodView, PoolView
-from controllers.virtual.prune_nodes import prune
-from controllers.virtual.race_decide import Racers
-from controllers.virtual.reference_reader import ReferenceReader
-from controllers.virtual.virtual_pod_act import PodActor
 from scheduler import gang_ranks, pod_group
 from scheduler.group_actions import BindToPool, SetPlaces
 from scheduler.nodes.occupancy import Occupancy
@@ -40,15 +28,16 @@ from tests import builders
 from tests.examples import examples
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_hub import virtual_node
-from tests.unit.controllers import test_race_machine
-from tests.unit.controllers.test_race_machine import NETWORK, SITES, TIMEOUT, WAIT, Network, Script, SitePool
+from tests.unit.controllers import race_machine, race_world
+from tests.unit.controllers.race_machine import RaceMachine
+from tests.unit.controllers.race_world import HUBS, NETWORK, SITES, Network, Script
 
 SIZE = 2
 GATHER = 60.0
 SLURM = "n1"
 
 
-class Api(test_race_machine.Api):
+class Api(race_world.Api):
     """The API server with the pods of the group."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -80,24 +69,8 @@ class Launcher(Script):
     """A run of the launcher of a group's job, and of the scripts of its pods, which end together."""
 
     def __init__(self, site: Site, job_id: str, gang: str) -> None:
-        self.site, self.job_id, self.gang = site, job_id, gang
-        self.state = "waits"
-        self.began = self.excused = False
-        self.grant_counts = True
-        at = site.folder.job(gang).path
-        meta = json.loads((at / "job.sh").read_text().split("\n")[1].split(" ", 3)[3])
-        self.plain, self.size = meta["grant_wait"] is None, meta["gang"]["size"]
-        os.mkdir(at / "started")
-        self.folder = os.open(at, os.O_RDONLY | os.O_DIRECTORY)
-        self.at = Path(f"/proc/self/fd/{self.folder}")
-        self.until = site.clock.monotonic() + WAIT
-        self.ticket = self.first_ticket = "" if self.plain else f"ticket-{next(site.tickets)}"
-        self.pods: list[str] = []
-        self._write("started/job", f"{job_id}\n")
-        if self.plain:
-            self._begin()
-        else:
-            self._record("Asking")
+        self.gang, self.pods = gang, []
+        super().__init__(site, job_id, gang)
 
     def _begin(self) -> None:
         self._record("Running")
@@ -106,7 +79,8 @@ class Launcher(Script):
 
     def _gather(self) -> None:
         """Start all pods, once each rank has one that may start."""
-        uids = [(self.at / "ranks" / str(rank)).read_text().partition("\n")[0] for rank in range(self.size)]
+        ranks = [self.at / "ranks" / str(rank) for rank in range(self.meta["gang"]["size"])]
+        uids = [rank.read_text().partition("\n")[0] for rank in ranks]
         folders = [self.site.folder.job(uid).path for uid in uids]
         if all((folder / "job.sh").exists() and not (folder / "started").is_symlink() for folder in folders):
             for folder in folders:
@@ -143,61 +117,21 @@ class Launcher(Script):
             path.write_text(text)
             self.site.folder.touch(uid)
 
-    def _write(self, name: str, text: str) -> None:
-        path = self.at / name
-        with contextlib.suppress(FileNotFoundError):
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-            self.site.folder.touch(self.gang)
 
-
-class Site(test_race_machine.Site):
+class Site(race_world.Site):
     """A site whose batch system starts launchers; ``ran``: UIDs of the pods that have started."""
+
+    script = Launcher
 
     def __init__(self, *args: Any) -> None:
         self.ran: list[str] = []
         super().__init__(*args)
         self.batch.heterogeneous = True
 
-    def start(self) -> None:
-        for job in [job for job in self.batch.table.values() if job.phase == "queued" and not self.full]:
-            self.batch.run(job.id)
-            try:
-                self.scripts.append(Launcher(self, job.id, job.uid))
-            except OSError:
-                self.batch.end(job.id, code=1)
 
+class Hub(race_machine.Hub):
+    """Scheduler and controllers of one process."""
 
-class Hub:
-    """Scheduler and controllers of one process: its caches, its views of the sites, its entries."""
-
-    def __init__(self, api: Api, sites: dict[str, Site], clock: FakeClock) -> None:
-        self.api, self.sites, self.clock = api, sites, clock
-        self.again()
-
-    def again(self) -> None:
-        self.pools = {name: SitePool(site) for name, site in self.sites.items()}
-        self.entries: dict[tuple[str, str], Entry] = {}
-        self.racers = Racers(lambda *_: None)
-        self.pods: dict[str, Any] = {}
-        reader = ReferenceReader(self.api, Config(), self.clock)  # type: ignore[arg-type]
-        self.actor = PodActor(self.api, self, reader, self.clock, lambda: None, "10.0.0.1", TIMEOUT, WAIT)  # type: ignore[arg-type]
-        self.since = self.clock.monotonic()
-        self.refresh()
-
-    def event(self, *_: Any, **__: Any) -> None: ...
-
-    def apply(self, found: Any) -> None: ...
-
-    def refresh(self) -> None:
-        before, self.pods = self.pods, {pods.uid(pod): copy.deepcopy(pod) for pod in self.api.pods()}
-        for uid in {*before, *self.pods}:
-            pod = self.pods.get(uid)
-            waits = pod is not None and pods.is_open(pod)
-            new = race_decide.prune(pod) if waits and pod is not None else None
-            self.racers.changed("update" if waits else "delete", before.get(uid), new)
-
-    # --- the scheduler ------------------------------------------------------------------------------------------------
     def schedule(self, writes: int = 99) -> None:
         """Decide once, and carry out so many writes of it before the process stops."""
         if (group := self.group()) is None:
@@ -238,49 +172,20 @@ class Hub:
         members = [(pod, links.membership(pod)) for pod in self.pods.values()]
         return pod_group.make([(pod, member) for pod, member in members if member is not None]) if members else None
 
-    # --- the controllers ----------------------------------------------------------------------------------------------
-    def act(self, name: str, uid: str, network: Network = "works", api: Network = "works") -> None:
-        pool, now, key = self.pools[name], self.clock.monotonic(), (name, uid)
-        pod = self.pods.get(uid)
-        bound = prune(copy.deepcopy(pod)) if pod is not None and pod["spec"].get("nodeName") == name else None
-        racer = self.racers.get(name, uid) if bound is None else None
-        job = pool.job(uid) if pool.view.complete_at is not None else None
-        if bound is None and racer is None and job is None:
-            self.entries.pop(key, None)
-            return
-        entry = self.entries.setdefault(key, Entry())
-        entry.see(bound, now)
-        if job is not None:
-            entry.listed(job, now)
-        view = PoolView(name, True, pool.view.complete_at, True, self.since, "10.0.0.1")
-        action = virtual_pod_decide.decide(PodView(bound, job, entry, view, now, now, racer=racer))
-        if action is None or isinstance(action, virtual_pod_decide.Wait):
-            return
-        pool.network, self.api.network = network, api
-        try:
-            self.actor.act(action, pool, entry, self)  # type: ignore[arg-type]
-        except BridgeError:
-            pass
-        finally:
-            pool.network = self.api.network = "works"
-
 
 NUMBER = st.integers(0, 5)
-HUBS = st.integers(0, 1)
 
 
-class GangRace(RuleBasedStateMachine):
+class GangRace(RaceMachine):
     """What may happen to a group that races at two sites."""
+
+    site, api_server = Site, Api
 
     @initialize(full=st.sampled_from(["", "", "a", "b"]), steps=st.integers(0, 6), cpus=st.sampled_from(["22", "12"]))
     def begin(self, full: str, steps: int, cpus: str) -> None:
         """``full``: a site that starts no job at first; ``steps``: begin where the places ask, for example."""
-        self.at = Path(tempfile.mkdtemp())
-        self.clock = FakeClock(1_000.0)
-        self.api = Api(self.clock)
+        self.build()
         self.api.cpus = cpus
-        tickets = itertools.count(1)
-        self.sites = {name: Site(name, self.at, self.clock, tickets) for name in SITES}
         for slot in range(SIZE):
             self.api.create_member(slot)
         self.hubs = [Hub(self.api, self.sites, self.clock) for _ in range(2)]
@@ -317,18 +222,6 @@ class GangRace(RuleBasedStateMachine):
         for pod in here if len(here) >= SIZE else ():
             self.api.put(PODS.path_of(pod), {**pod, "status": {"phase": "Succeeded"}})
 
-    @rule(hub=HUBS)
-    def hub_sees_the_pods(self, hub: int) -> None:
-        self.hubs[hub].refresh()
-
-    @rule(hub=HUBS, site=st.sampled_from(SITES), lose=st.booleans())
-    def hub_receives_an_event(self, hub: int, site: str, lose: bool) -> None:
-        self.hubs[hub].pools[site].receive(lose=lose)
-
-    @rule(hub=HUBS)
-    def hub_is_killed(self, hub: int) -> None:
-        self.hubs[hub].again()
-
     @rule(hub=HUBS, site=st.sampled_from(SITES), network=NETWORK, runs=st.booleans())
     def go_on(self, hub: int, site: str, network: Network, runs: bool) -> None:
         """The usual order, so that most runs come far."""
@@ -345,35 +238,6 @@ class GangRace(RuleBasedStateMachine):
             where.step()
 
     # --- sites --------------------------------------------------------------------------------------------------------
-    @rule(site=st.sampled_from(SITES), full=st.booleans())
-    def a_site_is_full_or_has_room(self, site: str, full: bool) -> None:
-        self.sites[site].full = full
-
-    @rule(site=st.sampled_from(SITES))
-    def submitter_is_killed(self, site: str) -> None:
-        self.sites[site].again()
-
-    @rule(site=st.sampled_from(SITES))
-    def jobs_start(self, site: str) -> None:
-        self.sites[site].start()
-
-    @rule(site=st.sampled_from(SITES))
-    def launchers_go_on(self, site: str) -> None:
-        self.sites[site].step()
-
-    @rule(site=st.sampled_from(SITES))
-    def the_other_submitter_answers(self, site: str) -> None:
-        where = self.sites[site]
-        where.answers = where.second[2] if where.answers is where.submitter else where.submitter
-
-    @rule(site=st.sampled_from(SITES))
-    def a_late_request_arrives(self, site: str) -> None:
-        if late := self.sites[site].late:
-            deadline, call = late.pop(0)
-            if self.clock.monotonic() <= deadline:
-                with contextlib.suppress(BridgeError):
-                    call()
-
     @rule(site=st.sampled_from(SITES), now=st.integers(0, 3))
     def a_node_is_lost(self, site: str, now: int) -> None:
         for script in self.sites[site].scripts if now == 3 else ():
@@ -383,10 +247,6 @@ class GangRace(RuleBasedStateMachine):
                 self.sites[site].batch.end(script.job_id, "NodeFail")
 
     # --- the rest -----------------------------------------------------------------------------------------------------
-    @rule(seconds=st.sampled_from([1.0, 6.0, 40.0, 70.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-
     @precondition(lambda self: self.api.pods() and not any(site.ran for site in self.sites.values()))
     @rule(number=NUMBER, now=st.integers(0, 3))
     def a_pod_is_deleted(self, number: int, now: int) -> None:
@@ -408,9 +268,6 @@ class GangRace(RuleBasedStateMachine):
                 self.api.create_member(slot)
 
     # --- what must hold -----------------------------------------------------------------------------------------------
-    def scripts(self) -> list[Any]:
-        return [script for site in self.sites.values() for script in site.scripts] if hasattr(self, "sites") else []
-
     @invariant()
     def each_pod_runs_once_where_it_is_bound(self) -> None:
         ran = [(uid, site.name) for site in (self.sites.values() if hasattr(self, "sites") else ()) for uid in site.ran]
@@ -443,19 +300,6 @@ class GangRace(RuleBasedStateMachine):
     def no_pod_fails_by_itself(self) -> None:
         if hasattr(self, "sites") and not self.disturbed:
             assert all(pod["status"].get("phase") != "Failed" for pod in self.api.pods()), self.story()
-
-    def teardown(self) -> None:
-        if not hasattr(self, "sites"):
-            return
-        try:
-            self.settle()
-        finally:
-            for script in self.scripts():
-                os.close(script.folder)
-            for site in self.sites.values():
-                site.watcher.release_leadership()
-                site.second[1].release_leadership()
-            shutil.rmtree(self.at, ignore_errors=True)
 
     def settle(self) -> None:
         """With all connections back, the group runs at one site, and no job of it is left at the other."""

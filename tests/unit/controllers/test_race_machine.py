@@ -1,421 +1,25 @@
-"""A pod that races, with all that may happen: hubs and submitters are killed, messages are lost, late or doubled.
-
-The decisions and actions of the hub, the views of jobs and the sites (submitter, watcher, folder) are the real ones.
-The API server, the network, the batch systems and the scripts are in memory; a script follows ``lib/grant.bash`` step
-by step. Two hubs act at once, without a lease: the safety of a race must not depend on one.
-"""
+"""A pod that races, with all that may happen to its pod, its hubs and its sites."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import itertools
-import json
-import os
-import shutil
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from bridge import names
-from bridge.config.hub import Config
-from bridge.errors import BridgeError, KubeConflictError, KubeUnavailableError, SiteDownError, SiteUnknownOutcomeError
-from bridge.pools.submitter.job_view import JobView, Part
-from bridge.protocol.model.announcement import READY, Readiness
-from bridge.protocol.model.jobs import JobStatus
-from bridge.protocol.nats.messages import CancelMessage, Empty, Event, Grant, Snapshot, SubmitMessage
-from bridge.script import build
-from bridge.script.buildconfig import BuildConfig
-from bridge.script.references import Objects
+from bridge.errors import KubeConflictError
+from bridge.protocol.nats.messages import CancelMessage, Empty, Grant
 from bridge.site.batch.batch_interface import BatchJob
-from bridge.site.config.site_config import parse
-from bridge.site.files.atomic_files import read_line
 from bridge.workload import places, pods
-from controllers.virtual import race_decide, virtual_pod_decide
-from controllers.virtual.pod_state import Entry, PodView, PoolView
-from controllers.virtual.prune_nodes import prune
-from controllers.virtual.race_decide import Racers
-from controllers.virtual.reference_reader import ReferenceReader
-from controllers.virtual.virtual_pod_act import PodActor
-from tests import builders
 from tests.examples import examples
 from tests.fakes.clock import FakeClock
-from tests.fakes.memory_kube import MemoryKube, Writes
-from tests.fakes.pool import uid_of
-from tests.unit.site.conftest import World as SiteWorld
+from tests.unit.controllers.race_machine import Hub, RaceMachine
+from tests.unit.controllers.race_world import HUBS, NETWORK, OWNER, POD, SITES, TIMEOUT, UID, Api, Network, SitePool
 
-OWNER, UID, WAIT, TIMEOUT = "c1", "u1", 60.0, 30.0
-POD = "/api/v1/namespaces/ns/pods/p"
-SITES = ("a", "b")
-CONFIG = BuildConfig.model_validate({"runtime": {"kind": "none"}, "limits": {"allow_race": True}})
-Network = Literal["works", "request lost", "answer lost", "late", "down"]
-NETWORK = st.sampled_from(["works", "works", "works", "request lost", "answer lost", "late", "down"])
 
-
-class Api(MemoryKube):
-    """The API server with one pod, over a network that may fail."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__(Writes(), clock)
-        self.network: Network = "works"
-        annotations = {names.POOLS: "a,b,local", names.PLACEMENT: names.RACE, names.PLACES: "a,b,local"}
-        spec = {
-            "restartPolicy": "Never",
-            "containers": [{"name": "main", "image": "i", "command": ["true"]}],
-            "tolerations": [{"key": names.POOL_TAINT, "operator": "Exists"}],
-        }
-        self.put(POD, builders.pod(UID, annotations=annotations, metadata={"name": "p"}, **spec))
-
-    @property
-    def pod(self) -> dict[str, Any] | None:
-        return self.objects.get(POD)
-
-    def fenced(self, _: Any) -> Any:
-        return self
-
-    def get(self, path: str, params: Any = None, *, metadata_only: bool = False) -> dict[str, Any]:
-        return self._do(lambda: MemoryKube.get(self, path, params))
-
-    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._do(lambda: MemoryKube.create(self, path, body))
-
-    def patch(self, path: str, patch: dict[str, Any], kind: str = "merge") -> dict[str, Any]:
-        return self._do(lambda: MemoryKube.patch(self, path, patch))
-
-    def delete(self, path: str, options: Any = None) -> Any:
-        """Delete the pod at once, whatever its phase: the hub asks for no grace period."""
-
-        def remove() -> dict[str, Any]:
-            self._of(path)
-            return self.objects.pop(path)
-
-        return self._do(remove)
-
-    def annotate(self, values: dict[str, str | None]) -> None:
-        """Let the scheduler or a user change annotations; ``None`` removes one."""
-        if self.pod is not None:
-            MemoryKube.patch(self, POD, {"metadata": {"annotations": values}})
-
-    def _do(self, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        if self.network in ("down", "request lost"):
-            raise KubeUnavailableError("the API server does not answer")
-        answer = call()
-        if self.network in ("answer lost", "late"):
-            raise KubeUnavailableError("no answer")
-        return answer
-
-
-class Script:
-    """A run of the script of one job, in the directory in which it started: ``lib/grant.bash`` and what follows it."""
-
-    def __init__(self, site: Site, job_id: str) -> None:
-        self.site, self.job_id = site, job_id
-        self.state = "waits"
-        self.began = self.excused = False
-        self.grant_counts = True
-        at = site.folder.job(UID).path
-        self.plain = json.loads((at / "job.sh").read_text().split("\n")[1].split(" ", 3)[3])["grant_wait"] is None
-        os.mkdir(at / "started")  # fails for a second run in one directory
-        self.folder = os.open(at, os.O_RDONLY | os.O_DIRECTORY)
-        self.at = Path(f"/proc/self/fd/{self.folder}")
-        self.until = site.clock.monotonic() + WAIT
-        self.ticket = self.first_ticket = "" if self.plain else f"ticket-{next(site.tickets)}"
-        self._write("started/job", f"{job_id}\n")
-        if self.plain:
-            self._begin()
-        else:
-            self._record("Asking")
-
-    def step(self) -> None:
-        if self.state == "waits":
-            if (self.at / "control" / "stop").exists():
-                self._give_back("Deleted")
-            elif read_line(self.at / "control" / "grant") == self.ticket:
-                self.ticket = ""
-                self._begin()
-            elif self.site.clock.monotonic() >= self.until:
-                self._give_back("NoGrant")
-        elif self.state == "runs":
-            stopped = (self.at / "control" / "stop").exists()
-            ended = {"exitCode": int(stopped), "startedAt": 7, "finishedAt": 9}
-            self._write("state/main.json", json.dumps({"state": "terminated", "ended": ended}))
-            self._record("Failed" if stopped else "Succeeded", "Deleted" if stopped else "")
-            self._over(code=int(stopped))
-
-    def kill(self) -> None:
-        """Kill the job: the script records nothing more."""
-        self.state = "dead"
-
-    def lose_node(self) -> None:
-        """Lose its node. Its pod may fail, if the script has begun or has a grant that came before this is known."""
-        self.excused = self.state != "dead"
-        self.kill()
-
-    def has_grant(self) -> bool:
-        return not self.plain and read_line(self.at / "control" / "grant") == self.first_ticket
-
-    def fails_its_pod(self) -> bool:
-        """Whether its pod fails, as that of any job whose node was lost."""
-        return self.excused and (self.began or (self.grant_counts and (self.at / "control" / "grant").exists()))
-
-    def end_is_known(self) -> None:
-        """Let the site know of the lost node: no grant may come from now on."""
-        if self.excused and self.job_id not in self.site.lost:
-            self.grant_counts = self.grant_counts and (self.at / "control" / "grant").exists()
-
-    def _begin(self) -> None:
-        self._record("Running")
-        self.state, self.began = "runs", True
-
-    def _give_back(self, reason: str) -> None:
-        self._record("Failed", reason)
-        self._over(code=1)
-
-    def _over(self, code: int) -> None:
-        self.state = "dead"
-        if self.site.is_listed(self.job_id):
-            self.site.batch.end(self.job_id, code=code)
-
-    def _record(self, phase: str, reason: str = "") -> None:
-        ended = 9 if phase in ("Succeeded", "Failed") else None
-        record = {"phase": phase, "reason": reason, "startedAt": 7, "finishedAt": ended, "ticket": self.ticket}
-        self._write("state/pod.json", json.dumps(record))
-
-    def _write(self, name: str, text: str) -> None:
-        path = self.at / name
-        try:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-        except FileNotFoundError:
-            return  # the directory was removed
-        self.site.folder.touch(UID)
-
-
-class Site(SiteWorld):
-    """A site with the real submitter. ``late`` requests are carried out later, unless their deadline is over."""
-
-    def __init__(self, name: str, path: Path, clock: FakeClock, tickets: Any) -> None:
-        self.name, self.tickets, self.messages = name, tickets, []
-        self.late: list[tuple[float, Callable[[], Any]]] = []
-        self.scripts: list[Script] = []
-        self.lost: set[str] = set()
-        self.full = False
-        super().__init__(path / name)
-        self.clock = clock
-        self.config = parse(f'pool = "{name}"\n[limits]\nallow_race = true\n')
-        self.again()
-
-    def start_submitter(self) -> Any:
-        found = super().start_submitter()
-        watcher, name = found[1], f"{self.name}{next(self.tickets)}"
-        watcher.name = name
-
-        def publish(number: int, status: JobStatus) -> None:
-            self.messages.append(Event(pool=self.name, submitter=name, sequence=number, status=status))
-
-        watcher.index._publish = publish
-        return found
-
-    def again(self) -> None:
-        super().again()
-        self.second = self.start_submitter()
-        self.answers = self.submitter
-
-    def hand_over(self) -> None:
-        """Let the second submitter become the leader, while the first one goes on."""
-        first = self.folder, self.watcher, self.submitter
-        self.watcher.release_leadership()
-        (self.folder, self.watcher, self.submitter), self.second = self.second, first
-        assert self.watcher.take_leadership()
-
-    def is_listed(self, job_id: str) -> bool:
-        """Return whether the batch system lists the job, and not as ended."""
-        return job_id in self.batch.table and self.batch.table[job_id].phase != "ended"
-
-    def start(self) -> None:
-        """Start what waits in the queue of the batch system."""
-        for job in [job for job in self.batch.table.values() if job.phase == "queued" and not self.full]:
-            self.batch.run(job.id)
-            try:
-                self.scripts.append(Script(self, job.id))
-            except OSError:  # the directory was removed, or another job has started in it
-                self.batch.end(job.id, code=1)
-
-    def look(self, seconds: float = 0.0) -> None:
-        super().look(seconds)
-        for script in self.scripts:
-            script.end_is_known()
-
-    def step(self) -> None:
-        for script in self.scripts:
-            if script.state != "dead" and script.job_id not in self.lost and not self.is_listed(script.job_id):
-                script.kill()  # the batch system has cancelled its job
-            script.step()
-
-
-class SitePool:
-    """A pool as one hub sees it: its view of jobs, and requests over a network."""
-
-    follows = folders = refreshes = logs = None
-    late, gangs = 5.0, True
-
-    def __init__(self, site: Site) -> None:
-        self.lists = self.holds = self
-        self.site, self.name, self.view, self.cursor = site, site.name, JobView(), len(site.messages)
-        self.network: Network = "works"
-        self.pages: list[Part] = []
-
-    def ready(self) -> Readiness:
-        return READY
-
-    def allows_race(self) -> bool:
-        return True
-
-    def allows_gang_race(self) -> bool:
-        return True
-
-    def prepare(self, pod: Any) -> Any:
-        return pod
-
-    def submit(self, pod: Any, objects: Objects) -> JobStatus:
-        return self._send(pod, objects, None)
-
-    def offer(self, pod: Any, objects: Objects, wait: float) -> JobStatus:
-        return self._send(pod, objects, wait)
-
-    def _send(self, pod: Any, objects: Objects, wait: float | None) -> JobStatus:
-        assert pod["spec"]["containers"][0].get("command"), "the cache keeps only a part of this pod"
-        made = build.build(pod, CONFIG, objects, self.name, wait)
-        body = SubmitMessage.of(made, "true\n")
-        status = self._ask(lambda: self.site.answers.submit(OWNER, uid_of(pod), body).status)
-        self.view.submitted(status, self.site.clock.monotonic())
-        return status
-
-    def grant(self, pod: Any, ticket: str) -> JobStatus | None:
-        return self._ask(lambda: self.site.answers.grant(OWNER, uid_of(pod), Grant(ticket=ticket)).status)
-
-    def cancel(self, pod: Any, grace: float, *, forget: bool = False) -> JobStatus | None:
-        return self._known(
-            lambda: self.site.answers.cancel(OWNER, uid_of(pod), CancelMessage(grace=grace, forget=forget)).status, pod
-        )
-
-    def withdraw(self, pod: Any) -> JobStatus | None:
-        body = CancelMessage(grace=0, withdrawn=True)
-        return self._known(lambda: self.site.answers.cancel(OWNER, uid_of(pod), body).status, pod)
-
-    def status(self, pod: Any) -> JobStatus | None:
-        return self._known(lambda: self.site.answers.status(OWNER, uid_of(pod), Empty()).status, pod)
-
-    def announced(self) -> Any: ...
-    def subscribe(self, changed: Any) -> None: ...
-    def missing(self) -> frozenset[str]: ...  # type: ignore[empty-body]
-    def complete_at(self) -> float | None: ...
-
-    folder = ""
-
-    def jobs(self) -> dict[str, JobStatus]:
-        return self.view.jobs
-
-    def job(self, job: str) -> JobStatus | None:
-        return self.view.jobs.get(job)
-
-    def _known(self, call: Callable[[], JobStatus | None], pod: Any) -> JobStatus | None:
-        asked = self.site.clock.monotonic()
-        status: JobStatus | None = self._ask(call)
-        if status is None:
-            self.view.gone(uid_of(pod), asked, self.site.clock.monotonic())
-        return status
-
-    def _ask(self, call: Callable[[], Any]) -> Any:
-        if self.network == "down":
-            raise SiteDownError("no connection")
-        if self.network == "late":
-            self.site.late.append((self.site.clock.monotonic() + TIMEOUT + self.late, call))
-        if self.network in ("late", "request lost"):
-            raise SiteUnknownOutcomeError("no answer")
-        answer = call()
-        if self.network == "answer lost":
-            raise SiteUnknownOutcomeError("no answer")
-        return answer
-
-    def receive(self, *, lose: bool = False) -> None:
-        """Receive the next event, or lose it."""
-        if self.cursor < len(self.site.messages):
-            if not lose:
-                self.view.event(self.site.messages[self.cursor], self.site.clock.monotonic())
-            self.cursor += 1
-
-    def snapshot(self, *, late: bool = False) -> None:
-        """Request a snapshot; ``late``: its answer waits for :meth:`answer`."""
-        page = self.site.answers.snapshot(OWNER, "", Snapshot())
-        self.pages.append(Part(page.submitter, page.sequence, list(page.jobs), set(), self.site.clock.monotonic()))
-        if not late:
-            self.answer(-1)
-
-    def answer(self, number: int) -> None:
-        self.view.snapshot([self.pages.pop(number)], self.site.clock.monotonic())
-
-
-class Hub:
-    """The controllers of one process: its cache of the pod, its views of the sites, its entries."""
-
-    def __init__(self, api: Api, sites: dict[str, Site], clock: FakeClock) -> None:
-        self.api, self.sites, self.clock = api, sites, clock
-        self.again()
-
-    def again(self) -> None:
-        """Start, as after kill -9."""
-        self.pools = {name: SitePool(site) for name, site in self.sites.items()}
-        self.entries = {name: Entry() for name in self.sites}
-        self.racers, self.pod = Racers(lambda *_: None), None
-        reader = ReferenceReader(self.api, Config(), self.clock)  # type: ignore[arg-type]
-        self.actor = PodActor(self.api, self, reader, self.clock, lambda: None, "10.0.0.1", TIMEOUT, WAIT)  # type: ignore[arg-type]
-        self.since = self.clock.monotonic()
-        self.refresh()
-
-    def event(self, *_: Any, **__: Any) -> None: ...
-
-    def apply(self, found: Any) -> None: ...
-
-    def refresh(self) -> None:
-        """Let the caches see the pod as it is."""
-        before, self.pod = self.pod, copy.deepcopy(self.api.pod)
-        waits = self.pod is not None and not pods.is_bound(self.pod)
-        if self.pod is not None:
-            self.pod = race_decide.prune(self.pod) if waits else prune(self.pod)
-        self.racers.changed("update" if waits else "delete", before, self.pod if waits else None)
-
-    def act(self, name: str, network: Network, api: Network = "works") -> None:
-        """Decide for the pod or the place at one pool, and carry out the action."""
-        pool, entry, now = self.pools[name], self.entries[name], self.clock.monotonic()
-        bound = self.pod if self.pod is not None and self.pod["spec"].get("nodeName") == name else None
-        racer = self.racers.get(name, UID) if bound is None else None
-        job = pool.job(UID) if pool.view.complete_at is not None else None
-        if bound is None and racer is None and job is None:
-            self.entries[name] = Entry()
-            return
-        entry.see(bound, now)
-        if job is not None:
-            entry.listed(job, now)
-        view = PoolView(name, True, pool.view.complete_at, True, self.since, "10.0.0.1")
-        action = virtual_pod_decide.decide(PodView(bound, job, entry, view, now, now, racer=racer))
-        if action is None or isinstance(action, virtual_pod_decide.Wait):
-            return
-        pool.network, self.api.network = network, api
-        try:
-            self.actor.act(action, pool, entry, self)  # type: ignore[arg-type]
-        except BridgeError:
-            pass
-        finally:
-            pool.network = self.api.network = "works"
-
-
-class Race(RuleBasedStateMachine):
+class Race(RaceMachine):
     """What may happen to one pod that races at two sites and in the colocated Slurm."""
 
     @initialize(
@@ -430,11 +34,7 @@ class Race(RuleBasedStateMachine):
         ``late``: after this many turns of the settling, requests of former leaders arrive.
         """
         self.ending, self.late = ending, late
-        self.at = Path(tempfile.mkdtemp())
-        self.clock = FakeClock(1_000.0)
-        self.api = Api(self.clock)
-        tickets = itertools.count(1)
-        self.sites = {name: Site(name, self.at, self.clock, tickets) for name in SITES}
+        self.build()
         self.hubs = [Hub(self.api, self.sites, self.clock) for _ in range(2)]
         self.slurm_ran = self.deleted = False
         self.granted: set[str] = set()
@@ -449,39 +49,27 @@ class Race(RuleBasedStateMachine):
             self.sites[name].full = True
 
     # --- hubs ---------------------------------------------------------------------------------------------------------
-    @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES), network=NETWORK, api=NETWORK)
+    @rule(hub=HUBS, site=st.sampled_from(SITES), network=NETWORK, api=NETWORK)
     def hub_acts(self, hub: int, site: str, network: Network, api: Network) -> None:
-        self.hubs[hub].act(site, network, api)
+        self.hubs[hub].act(site, UID, network, api)
 
-    @rule(hub=st.integers(0, 1))
-    def hub_sees_the_pod(self, hub: int) -> None:
-        self.hubs[hub].refresh()
-
-    @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES), lose=st.booleans())
-    def hub_receives_an_event(self, hub: int, site: str, lose: bool) -> None:
-        self.hubs[hub].pools[site].receive(lose=lose)
-
-    @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES), late=st.booleans())
+    @rule(hub=HUBS, site=st.sampled_from(SITES), late=st.booleans())
     def hub_requests_a_snapshot(self, hub: int, site: str, late: bool) -> None:
         self.hubs[hub].pools[site].snapshot(late=late)
 
-    @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES))
+    @rule(hub=HUBS, site=st.sampled_from(SITES))
     def a_late_snapshot_arrives(self, hub: int, site: str) -> None:
         if self.hubs[hub].pools[site].pages:
             self.hubs[hub].pools[site].answer(0)
 
-    @rule(hub=st.integers(0, 1))
-    def hub_is_killed(self, hub: int) -> None:
-        self.hubs[hub].again()
-
-    @rule(hub=st.integers(0, 1), sites=st.sampled_from([*SITES, "ab", "ba"]), network=NETWORK, times=st.integers(1, 4))
+    @rule(hub=HUBS, sites=st.sampled_from([*SITES, "ab", "ba"]), network=NETWORK, times=st.integers(1, 4))
     def hub_and_sites_go_on(self, hub: int, sites: str, network: Network, times: int) -> None:
         """The usual order of things, so that most runs come far; only the last action meets the network."""
         for turn in range(times):
             for name in sites:
                 self.advance(hub, name, network if turn == times - 1 else "works")
 
-    @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES), network=NETWORK)
+    @rule(hub=HUBS, site=st.sampled_from(SITES), network=NETWORK)
     def everything_goes_on(self, hub: int, site: str, network: Network) -> None:
         self.advance(hub, site, network)
         self.sites[site].step()
@@ -493,7 +81,7 @@ class Race(RuleBasedStateMachine):
         self.hubs[hub].pools[name].snapshot()
         self.hubs[hub].refresh()
         waits = self.api.pod is not None and not pods.is_bound(self.api.pod)
-        self.hubs[hub].act(name, network)
+        self.hubs[hub].act(name, UID, network)
         if waits and (ticket := self.granted_ticket()):
             [script] = [script for script in site.scripts if script.first_ticket == ticket]
             # of a lost job, the site learns only later that its script was killed
@@ -509,22 +97,6 @@ class Race(RuleBasedStateMachine):
     @rule(site=st.sampled_from(SITES))
     def site_looks(self, site: str) -> None:
         self.sites[site].look()
-
-    @rule(site=st.sampled_from(SITES))
-    def submitter_is_killed(self, site: str) -> None:
-        self.sites[site].again()
-
-    @rule(site=st.sampled_from(SITES))
-    def jobs_start(self, site: str) -> None:
-        self.sites[site].start()
-
-    @rule(site=st.sampled_from(SITES), full=st.booleans())
-    def a_site_is_full_or_has_room(self, site: str, full: bool) -> None:
-        self.sites[site].full = full
-
-    @rule(site=st.sampled_from(SITES))
-    def scripts_go_on(self, site: str) -> None:
-        self.sites[site].step()
 
     @rule(site=st.sampled_from(SITES))
     def a_node_is_lost(self, site: str) -> None:
@@ -548,22 +120,8 @@ class Race(RuleBasedStateMachine):
         where.batch.table = {i: job for i, job in where.batch.table.items() if job.phase == "ended"}
 
     @rule(site=st.sampled_from(SITES))
-    def the_other_submitter_answers(self, site: str) -> None:
-        where = self.sites[site]
-        where.answers = where.second[2] if where.answers is where.submitter else where.submitter
-
-    @rule(site=st.sampled_from(SITES))
     def the_other_submitter_leads(self, site: str) -> None:
         self.sites[site].hand_over()
-
-    @rule(site=st.sampled_from(SITES))
-    def a_late_request_arrives(self, site: str) -> None:
-        late = self.sites[site].late
-        if late:
-            deadline, call = late.pop(0)
-            if self.clock.monotonic() <= deadline:
-                with contextlib.suppress(BridgeError):
-                    call()
 
     @rule(site=st.sampled_from(SITES))
     def a_late_withdrawal_arrives(self, site: str) -> None:
@@ -578,10 +136,6 @@ class Race(RuleBasedStateMachine):
             self.sites[site].answers.grant(OWNER, UID, Grant(ticket=ticket))
 
     # --- the rest -----------------------------------------------------------------------------------------------------
-    @rule(seconds=st.sampled_from([1.0, 6.0, 40.0, 70.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-
     @rule(now=st.integers(0, 9))
     def slurm_allocates(self, now: int) -> None:
         """The scheduler binds the pod to a node of its placeholder job: the same write."""
@@ -629,9 +183,6 @@ class Race(RuleBasedStateMachine):
             self.unplaced.update(dict.fromkeys(missing, self.clock.monotonic()))
 
     # --- what must hold -----------------------------------------------------------------------------------------------
-    def scripts(self) -> list[Script]:
-        return [script for site in self.sites.values() for script in site.scripts]
-
     @invariant()
     def at_most_one_place_runs(self) -> None:
         if hasattr(self, "sites"):
@@ -657,21 +208,8 @@ class Race(RuleBasedStateMachine):
             failed = self.api.pod["status"].get("phase") == "Failed"
             assert not failed or any(script.fails_its_pod() for script in self.scripts()), self.api.pod["status"]
 
-    def teardown(self) -> None:
-        """With all connections back, no job of a withdrawn place is left, and a pod that was not deleted runs."""
-        if not hasattr(self, "sites"):
-            return
-        try:
-            self.settle()
-        finally:
-            for script in self.scripts():
-                os.close(script.folder)
-            for site in self.sites.values():
-                site.watcher.release_leadership()
-                site.second[1].release_leadership()
-            shutil.rmtree(self.at, ignore_errors=True)
-
     def settle(self) -> None:
+        """No job of a withdrawn place is left, and a pod that was not deleted runs."""
         for site in self.sites.values():
             site.late.clear()
         self.turns(12)
@@ -717,7 +255,7 @@ class Race(RuleBasedStateMachine):
                 site.look(1)
                 hub.pools[name].snapshot()
                 hub.refresh()
-                hub.act(name, "works")
+                hub.act(name, UID)
                 site.step()
                 site.start()
                 self.at_most_one_place_runs()
