@@ -28,14 +28,14 @@ ROOM = 4 << 30
 REPORT = "report"
 CPU = "cpu"
 """Property of a report: CPU seconds of this process and of its ended children, during one phase of a test."""
-HALVES = (f"{SLURMS[0]}, a to f", f"{SLURMS[0]}, g to z")
-"""Two clusters of the main version share the end-to-end tests, by the names of their files."""
+HALVES = ("a to f", "g to z")
+"""Two clusters of a version of Slurm share the end-to-end tests, by the names of their files."""
 POOLS = ("pools, a to d", "pools, e to z")
 """Two clusters with all kinds of sites, which take minutes to start on a busy machine, by the names of files, too."""
 FIRST = (
-    *HALVES,
+    *(f"{version}, {half}" for version in SLURMS for half in HALVES),
     *POOLS,
-    "26.05",
+    *SLURMS,
     "helm",
     "kueue",
     "tests/e2e/test_faults.py",
@@ -177,7 +177,7 @@ def _parameters(item):
 def _cluster_of(nodeid):
     """Return the cluster of a test, by its name.
 
-    Tests with a version of Slurm in their parameters share the cluster of that version, or the two of the main version.
+    Tests with a version of Slurm in their parameters share the cluster of that version; end-to-end tests, two.
     Those of Kueue share one, those of the chart too; those of a release share a wheel, and the others one by file.
     """
     file = nodeid.split("::")[0]
@@ -193,9 +193,10 @@ def _cluster_of(nodeid):
         return "release"
     if file.startswith("tests/e2e/gangs/"):
         return next((f"gangs {version}" for version in WORKLOAD_API if version in parameters), file)
-    if SLURMS[0] in parameters and file.startswith("tests/e2e/test_"):
-        return HALVES[file > "tests/e2e/test_g"]
-    return next((version for version in SLURMS if version in parameters), file)
+    version = next((version for version in SLURMS if version in parameters), "")
+    if version and file.startswith("tests/e2e/test_"):
+        return f"{version}, {HALVES[file > 'tests/e2e/test_g']}"
+    return version or file
 
 
 def _rank(cluster, sizes):

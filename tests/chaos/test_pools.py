@@ -4,7 +4,7 @@ Half of the pods are in groups of three: each group is one job there, whose pods
 first pod requests more than the others. The hub, the submitters, nats-server and the slurmd of a node are killed by
 SIGKILL, the site's slurmctld is ended by SIGTERM, and each of them is stopped (SIGSTOP) for some seconds. Every other
 node whose slurmd is killed is lost: pods there fail for this reason, of a group all that still run. A short run has 84
-pods, a long run (``./hack/test.sh --long sites``) 600; ``--kills N`` sets the number of kills, with two pods for each.
+pods, a long run (``./hack/test.sh --long sites``) 300; ``--kills N`` sets the number of kills, with two pods for each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.chaos import marks
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 PODS, KILLS = 84, 10  # a multiple of 2 * MEMBERS
-LONG_PODS, LONG_KILLS = 600, 300
+LONG_PODS, LONG_KILLS = 300, 150
 SITES = ("slurm-site", "local-site")
 NODES = ("node-0", "node-1")
 VICTIMS = (

@@ -19,7 +19,7 @@ from tests.chaos import marks
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 PODS, KILLS = 24, 6
-LONG_PODS, LONG_KILLS = 300, 150
+LONG_PODS, LONG_KILLS = 150, 75
 SITES = ("slurm-site", "local-site")
 VICTIMS = ("podbridge", "nats-server", "slurm-site-submitter", "local-site-submitter")
 LONGEST_PAUSE = 7.0
