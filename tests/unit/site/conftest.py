@@ -12,6 +12,7 @@ from bridge.site.jobs.site_folder import Folder
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Watcher
 from tests.fakes.clock import FakeClock
+from tests.unit.site.killer import Killer
 
 OWNER = "c1"
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -242,3 +243,8 @@ class World:
 @pytest.fixture
 def world(tmp_path):
     return World(tmp_path)
+
+
+@pytest.fixture
+def killer(world, monkeypatch):
+    return Killer(monkeypatch, world)

@@ -12,7 +12,7 @@ from bridge.protocol.model.requests import EqualPods, PlaceInJob
 from bridge.protocol.nats.messages import CancelMessage, SubmitMessage
 from bridge.site.config.site_config import parse
 from tests.unit.site.conftest import OWNER
-from tests.unit.site.test_crashes import Killer, live
+from tests.unit.site.killer import Killer
 from tests.unit.site.test_gangs import GANG
 
 JOB = "70b00000-0000-4000-8000-000000000000"
@@ -35,9 +35,13 @@ def gather(world: Any) -> None:
     world.look(0.5)
 
 
-def submit_all(world: Any, count: int = 3, **more: Any) -> None:
+def submit_each(world: Any, count: int = 3, **more: Any) -> None:
     for number in range(count):
         submit(world, number, **more)
+
+
+def submit_all(world: Any, count: int = 3, **more: Any) -> None:
+    submit_each(world, count, **more)
     gather(world)
 
 
@@ -47,6 +51,11 @@ def ids(world: Any, count: int = 3) -> list[str]:
 
 def cancel(world: Any, number: int) -> None:
     world.submitter.cancel(OWNER, pod(number), CancelMessage(grace=0, forget=True))
+
+
+def cancel_each(world: Any, count: int) -> None:
+    for number in range(count):
+        cancel(world, number)
 
 
 def living(world: Any) -> list[str]:
@@ -67,8 +76,7 @@ def check_all_run(world: Any, count: int = 3) -> None:
     world.look(61)
     outcomes = [world.status(pod(number)).outcome for number in range(count)]
     assert outcomes == ["Succeeded", *["Failed"] * (count - 1)]
-    for number in range(count):
-        cancel(world, number)
+    cancel_each(world, count)
     check_nothing_left(world)
 
 
@@ -171,8 +179,7 @@ def test_an_array_has_as_many_jobs_as_the_batch_system_allows(world: Any) -> Non
 
 def test_the_hub_may_repeat_its_request(world: Any) -> None:
     for _ in range(2):
-        for number in range(3):
-            submit(world, number)
+        submit_each(world)
     gather(world)
     assert submit(world, 1).job_id == "1001_1"
     assert len(world.batch.array_submits) == 1
@@ -253,8 +260,7 @@ def test_a_limit_of_arrays_is_found_once(world: Any) -> None:
 
 
 def test_a_batch_system_that_is_down_is_asked_again(world: Any) -> None:
-    for number in range(3):
-        submit(world, number)
+    submit_each(world)
     world.batch.down = True
     gather(world)
     assert world.status(pod(0)).phase == "queued" and world.batch.array_submits == []
@@ -333,8 +339,7 @@ def test_a_pod_that_is_lost_too_often_fails(world: Any) -> None:
 
 # --- cancelled --------------------------------------------------------------------------------------------------------
 def test_a_pod_is_cancelled_before_its_array(world: Any) -> None:
-    for number in range(3):
-        submit(world, number)
+    submit_each(world)
     cancel(world, 1)
     gather(world)
     assert living(world) == [pod(0), pod(2)]
@@ -379,43 +384,28 @@ def test_one_pod_of_an_array_is_cancelled(world: Any) -> None:
 
 
 # --- killed -----------------------------------------------------------------------------------------------------------
-def submit_two(world: Any) -> None:
-    for number in range(2):
-        submit(world, number)
-
-
 def cancel_two(world: Any) -> None:
-    for number in range(2):
-        cancel(world, number)
+    cancel_each(world, 2)
     for _ in range(3):
         world.look(3)
 
 
-def count(killer: Killer, act: Any) -> int:
-    before = killer.count
-    act()
-    return killer.count - before
-
-
-def test_there_are_as_many_points_as_are_tried(world: Any, monkeypatch: Any) -> None:
-    killer = Killer(monkeypatch, world)
-    assert count(killer, lambda: submit_two(world)) == POINTS_OF_SUBMIT
-    assert count(killer, lambda: gather(world)) == POINTS
-    assert count(killer, lambda: cancel_two(world)) == POINTS_OF_CANCEL
+def test_there_are_as_many_points_as_are_tried(world: Any, killer: Killer) -> None:
+    assert killer.steps_of(lambda: submit_each(world, 2)) == POINTS_OF_SUBMIT
+    assert killer.steps_of(lambda: gather(world)) == POINTS
+    assert killer.steps_of(lambda: cancel_two(world)) == POINTS_OF_CANCEL
     for number in range(2, 5):
         submit(world, number)
     refuse_more_than(world, 2, BatchError("job submit limit", retryable=True))
-    assert count(killer, lambda: gather(world)) == POINTS_OF_HALVES
+    assert killer.steps_of(lambda: gather(world)) == POINTS_OF_HALVES
 
 
 @pytest.mark.parametrize("point", range(POINTS_OF_SUBMIT))
-def test_killed_while_the_pods_are_accepted(world: Any, monkeypatch: Any, point: int) -> None:
-    killer = Killer(monkeypatch, world)
-    killer.left = point
-    assert live(world, killer, lambda: submit_two(world))
+def test_killed_while_the_pods_are_accepted(world: Any, killer: Killer, point: int) -> None:
+    assert killer.at(point, lambda: submit_each(world, 2))
     world.again()
     world.look(1)
-    submit_two(world)  # the hub repeats its requests
+    submit_each(world, 2)  # the hub repeats its requests
     check_all_run(world, 2)
 
 
@@ -424,13 +414,11 @@ def test_killed_while_the_pods_are_accepted(world: Any, monkeypatch: Any, point:
     # until the submission, all three are the same
     [*((point, "") for point in range(POINTS)), *itertools.product(range(8, POINTS), ("refused", "none"))],
 )
-def test_killed_while_an_array_is_submitted(world: Any, monkeypatch: Any, point: int, answer: str) -> None:
-    submit_two(world)
+def test_killed_while_an_array_is_submitted(world: Any, killer: Killer, point: int, answer: str) -> None:
+    submit_each(world, 2)
     world.batch.refuse = BatchError("full", retryable=True) if answer == "refused" else None
     world.batch.silent = answer == "none"
-    killer = Killer(monkeypatch, world)
-    killer.left = point
-    live(world, killer, lambda: gather(world))
+    killer.at(point, lambda: gather(world))
     world.batch.refuse, world.batch.silent = None, False
     world.again()
     world.look(1)
@@ -442,28 +430,22 @@ def refuse_more_than(world: Any, most: int, error: BatchError) -> None:
 
 
 @pytest.mark.parametrize("point", range(11, POINTS_OF_HALVES))  # before the first submission: as above
-def test_killed_while_smaller_arrays_follow_a_refused_one(world: Any, monkeypatch: Any, point: int) -> None:
+def test_killed_while_smaller_arrays_follow_a_refused_one(world: Any, killer: Killer, point: int) -> None:
     """The next leader does not know the size that was refused: it begins with all pods, and no job is doubled."""
-    for number in range(3):
-        submit(world, number)
+    submit_each(world)
     refuse_more_than(world, 2, BatchError("job submit limit", retryable=True))
-    killer = Killer(monkeypatch, world)
-    killer.left = point
-    assert live(world, killer, lambda: gather(world))
+    assert killer.at(point, lambda: gather(world))
     world.again()
     world.look(1)
     check_all_run(world, 3)
 
 
 @pytest.mark.parametrize("point", range(POINTS_OF_CANCEL))
-def test_killed_while_the_pods_are_cancelled(world: Any, monkeypatch: Any, point: int) -> None:
+def test_killed_while_the_pods_are_cancelled(world: Any, killer: Killer, point: int) -> None:
     submit_all(world, 2)
-    killer = Killer(monkeypatch, world)
-    killer.left = point
-    assert live(world, killer, lambda: cancel_two(world))
+    assert killer.at(point, lambda: cancel_two(world))
     world.again()
-    for number in range(2):
-        cancel(world, number)
+    cancel_each(world, 2)
     check_nothing_left(world)
 
 

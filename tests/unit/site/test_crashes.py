@@ -13,82 +13,16 @@ from bridge.protocol.nats.messages import CancelMessage, Empty, Logs, Snapshot, 
 from bridge.site.config.site_config import parse
 from bridge.site.jobs import request_limits
 from tests.unit.site.conftest import OWNER, UID
-
-STEPS = ("mkdir", "open", "write", "rename", "replace", "fsync", "unlink")
-
-
-class Killed(BaseException):
-    """As SIGKILL: nobody catches it."""
+from tests.unit.site.killer import Killer
 
 
-class Killer:
-    """Counts the calls that change something on disk, and dies instead of making the chosen one."""
-
-    def __init__(self, monkeypatch: Any, world: Any) -> None:
-        self.left: int | None = None
-        self.count = 0
-        for name in STEPS:
-            monkeypatch.setattr(os, name, self._wrapped(getattr(os, name)))
-        real = world.batch.submit
-
-        def submit(request: Any) -> str:
-            self.step()
-            answer: str = real(request)
-            self.step()  # the batch system has the job, and nobody hears it
-            return answer
-
-        world.batch.submit = submit
-        real_array = world.batch.submit_array
-
-        def submit_array(request: Any, pods: Any) -> Any:
-            self.step()
-            answer = real_array(request, pods)
-            self.step()
-            return answer
-
-        world.batch.submit_array = submit_array
-
-    def _wrapped(self, real: Any) -> Any:
-        def call(*args: Any, **more: Any) -> Any:
-            writes = real.__name__ != "open" or (len(args) > 1 and args[1] & os.O_CREAT)
-            if writes:
-                self.step()
-            return real(*args, **more)
-
-        return call
-
-    def step(self) -> None:
-        self.count += 1
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
-                raise Killed
-
-
-def live(world: Any, killer: Killer, act: Any) -> bool:
-    """Act, being killed after so many steps; gives whether it was."""
-    try:
-        act()
-    except Killed:
-        return True
-    except BridgeError:
-        return False
-    finally:
-        killer.left = None
-    return False
-
-
-def test_there_are_as_many_points_as_are_tried(world: Any, monkeypatch: Any) -> None:
-    killer = Killer(monkeypatch, world)
-    world.submit()
-    assert 7 < killer.count < 24
+def test_there_are_as_many_points_as_are_tried(world: Any, killer: Killer) -> None:
+    assert 7 < killer.steps_of(world.submit) < 24
 
 
 @pytest.mark.parametrize("point", range(24))
-def test_killed_at_any_point_of_a_submit(world: Any, monkeypatch: Any, point: int) -> None:
-    killer = Killer(monkeypatch, world)
-    killer.left = point
-    live(world, killer, lambda: world.submit())
+def test_killed_at_any_point_of_a_submit(world: Any, killer: Killer, point: int) -> None:
+    killer.at(point, lambda: world.submit())
     world.again()
     world.look(1)
     world.submit()  # the hub asks again
@@ -103,7 +37,7 @@ def test_killed_at_any_point_of_a_submit(world: Any, monkeypatch: Any, point: in
 
 
 @pytest.mark.parametrize("point", range(32))
-def test_killed_at_any_point_of_a_submit_that_replaces_an_unused_job(world: Any, monkeypatch: Any, point: int) -> None:
+def test_killed_at_any_point_of_a_submit_that_replaces_an_unused_job(world: Any, killer: Killer, point: int) -> None:
     """The new job never gets the end of the old one: its directory names the batch jobs before it."""
     world.config = parse('pool = "p"\n[limits]\nallow_race = true\n')
     world.submit(grant_wait=60)
@@ -112,9 +46,7 @@ def test_killed_at_any_point_of_a_submit_that_replaces_an_unused_job(world: Any,
     world.write("state/pod.json", '{"phase":"Failed","reason":"NoGrant","finishedAt":9,"ticket":"t"}')
     world.batch.end("1", code=0)
     world.look()
-    killer = Killer(monkeypatch, world)
-    killer.left = point
-    was_killed = live(world, killer, lambda: world.submit())
+    was_killed = killer.at(point, lambda: world.submit())
     world.again()
     world.look(1)
     assert (world.submit().status.phase, world.folder.job(UID).read().meta.replaced) == ("queued", ("1",))
@@ -128,17 +60,15 @@ def test_killed_at_any_point_of_a_submit_that_replaces_an_unused_job(world: Any,
 
 
 @pytest.mark.parametrize("point", range(30))
-def test_killed_at_any_point_of_a_cancel_that_forgets(world: Any, monkeypatch: Any, point: int) -> None:
+def test_killed_at_any_point_of_a_cancel_that_forgets(world: Any, killer: Killer, point: int) -> None:
     world.run_job(1)
-    killer = Killer(monkeypatch, world)
-    killer.left = point
 
     def act() -> None:
         world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))
         for _ in range(4):
             world.look(3)
 
-    live(world, killer, act)
+    killer.at(point, act)
     world.again()
     if world.submitter.status(OWNER, UID, Empty()).status is not None:
         world.submitter.cancel(OWNER, UID, CancelMessage(grace=0, forget=True))  # the hub asks until it hears the end
@@ -151,29 +81,24 @@ def test_killed_at_any_point_of_a_cancel_that_forgets(world: Any, monkeypatch: A
 
 
 @pytest.mark.parametrize("point", range(20))
-def test_killed_at_any_point_of_a_look(world: Any, monkeypatch: Any, point: int) -> None:
+def test_killed_at_any_point_of_a_look(world: Any, killer: Killer, point: int) -> None:
     world.submit()
     world.begin()
-    killer = Killer(monkeypatch, world)
-    killer.left = point
-    live(world, killer, lambda: world.look(1))
+    killer.at(point, lambda: world.look(1))
     world.again()
     world.look(1)
     assert world.status().phase == "running"
     world.finish()
     world.batch.end("1", code=0)
-    killer.left = point
-    live(world, killer, lambda: world.look(1))
+    killer.at(point, lambda: world.look(1))
     world.again()
     assert world.status().outcome == "Succeeded"
 
 
 @pytest.mark.parametrize("point", [2, 3])
-def test_what_a_killed_submit_left_is_removed(world: Any, monkeypatch: Any, point: int) -> None:
+def test_what_a_killed_submit_left_is_removed(world: Any, monkeypatch: Any, killer: Killer, point: int) -> None:
     """After the folder was made, and after the script was opened."""
-    killer = Killer(monkeypatch, world)
-    killer.left = point
-    assert live(world, killer, lambda: world.submit())
+    assert killer.at(point, lambda: world.submit())
     monkeypatch.undo()
     left = world.folder.job(UID).path
     assert left.exists()

@@ -10,18 +10,21 @@ from bridge.errors import SiteRefusedError
 from bridge.protocol.nats.messages import CancelMessage, Grant
 from bridge.site.config.site_config import parse
 from tests.unit.site.conftest import OWNER
-from tests.unit.site.test_crashes import Killer, live
+from tests.unit.site.killer import Killer
 from tests.unit.site.test_gangs import (
     GANG,
     cancel,
+    cancel_all,
     check_nothing_left,
     close,
     end,
+    end_all,
     message,
     pod,
     start,
     statuses,
     submit,
+    submit_all,
 )
 
 TICKET = "11111111-2222-3333-4444-555555555555"
@@ -86,6 +89,11 @@ def withdraw(site: Any, rank: int) -> Any:
     return site.submitter.cancel(OWNER, pod(rank), CancelMessage(grace=0, withdrawn=True)).status
 
 
+def withdraw_all(site: Any) -> None:
+    for rank in range(3):
+        withdraw(site, rank)
+
+
 def test_every_pod_asks_with_the_ticket_of_the_job_and_the_last_grant_lets_it_begin(site: Any) -> None:
     offer(site)
     site.look()
@@ -117,8 +125,7 @@ def test_a_job_whose_pods_have_run_is_not_unused(site: Any) -> None:
     assert [(s.phase, s.unused) for s in statuses(site)] == [("ended", False)] * 3
     submit(site, 0)
     assert len(site.batch.submits) == 1
-    for rank in range(3):
-        cancel(site, rank)
+    cancel_all(site)
     check_nothing_left(site)
 
 
@@ -150,11 +157,9 @@ def test_a_job_without_the_grant_of_all_is_unused_and_the_next_submissions_make_
     start(site)
     site.look()
     assert {(s.phase, s.asks, s.job_id) for s in statuses(site)} == {("running", "", "2")}
-    for rank in range(3):
-        end(site, rank)
+    end_all(site)
     close(site)
-    for rank in range(3):
-        cancel(site, rank)
+    cancel_all(site)
     check_nothing_left(site)
 
 
@@ -202,8 +207,7 @@ def test_a_late_withdrawal_does_not_end_a_job_with_its_grant(site: Any) -> None:
     offer_and_ask(site)
     grant(site, 0, 1, 2)
     before = statuses(site)
-    for rank in range(3):
-        withdraw(site, rank)
+    withdraw_all(site)
     assert statuses(site) == before
     assert not (site.folder.job(GANG).path / "cancel.json").exists()
 
@@ -235,11 +239,9 @@ def test_a_group_that_runs_elsewhere_leaves_the_queue(site: Any, is_asking: bool
     assert {(s.phase, s.unused) for s in statuses(site)} == {("ended", True)}
     assert all(job.phase == "ended" for job in site.batch.table.values())
     if is_withdrawn:  # they are bound here later
-        for rank in range(3):
-            submit(site, rank)
+        submit_all(site)
         assert [job.phase for job in site.batch.table.values()] == ["ended", "queued"]
-    for rank in range(3):
-        cancel(site, rank)
+    cancel_all(site)
     check_nothing_left(site)
 
 
@@ -279,8 +281,7 @@ def test_a_group_that_was_forgotten_without_a_grant_comes_again(site: Any, is_as
 
 def test_while_an_unused_job_is_forgotten_its_pods_are_refused_for_now(site: Any) -> None:
     offer(site)
-    for rank in range(3):
-        cancel(site, rank)
+    cancel_all(site)
     while not (site.folder.job(GANG).path / "cancel.json").exists():
         site.look(1)
     with pytest.raises(SiteRefusedError) as refused:
@@ -290,8 +291,7 @@ def test_while_an_unused_job_is_forgotten_its_pods_are_refused_for_now(site: Any
 
 def test_while_the_job_ends_its_pods_are_refused_for_now(site: Any) -> None:
     offer_and_ask(site)
-    for rank in range(3):
-        withdraw(site, rank)
+    withdraw_all(site)
     site.look(1)
     site.look(1)
     with pytest.raises(SiteRefusedError) as refused:
@@ -302,8 +302,7 @@ def test_while_the_job_ends_its_pods_are_refused_for_now(site: Any) -> None:
 def test_an_unused_pod_comes_with_another_group(site: Any) -> None:
     """The group has a new first pod, so its job has a new name."""
     offer_and_ask(site)
-    for rank in range(3):
-        withdraw(site, rank)
+    withdraw_all(site)
     site.look(1)
     other = "9f000000-0000-4000-8000-000000000002"
     for rank in range(3):
@@ -315,8 +314,7 @@ def test_an_unused_pod_comes_with_another_group(site: Any) -> None:
     for _ in range(3):
         site.look(31)
     assert site.folder.uids() == sorted([other, *map(pod, range(3))]), "nothing of the earlier job is left"
-    for rank in range(3):
-        cancel(site, rank)
+    cancel_all(site)
     check_nothing_left(site)
 
 
@@ -326,13 +324,11 @@ def offered(rank: int, gang: str) -> Any:
 
 
 @pytest.mark.parametrize("point", range(STEPS_OF_GRANT))
-def test_killed_while_the_last_pod_is_granted(site: Any, monkeypatch: Any, point: int) -> None:
+def test_killed_while_the_last_pod_is_granted(site: Any, killer: Killer, point: int) -> None:
     """The hub repeats its grant as long as the pod asks: then the job has its grant."""
     offer_and_ask(site)
     grant(site, 0, 1)
-    killer = Killer(monkeypatch, site)
-    killer.left = point
-    live(site, killer, lambda: grant(site, 2))
+    killer.at(point, lambda: grant(site, 2))
     site.again()
     if statuses(site, 2)[0].asks:
         grant(site, 2)
@@ -340,12 +336,10 @@ def test_killed_while_the_last_pod_is_granted(site: Any, monkeypatch: Any, point
 
 
 @pytest.mark.parametrize("point", range(40))
-def test_killed_while_an_unused_job_is_replaced(site: Any, monkeypatch: Any, point: int) -> None:
+def test_killed_while_an_unused_job_is_replaced(site: Any, killer: Killer, point: int) -> None:
     offer_and_ask(site)
     give_back(site)
-    killer = Killer(monkeypatch, site)
-    killer.left = point
-    live(site, killer, lambda: submit(site, 1))
+    killer.at(point, lambda: submit(site, 1))
     site.again()
     site.look(1)
     for rank in (1, 0, 2):

@@ -56,6 +56,11 @@ def end(world: Any, rank: int, code: int = 0) -> None:
     record_end(world, rank, code)
 
 
+def end_all(world: Any) -> None:
+    for rank in range(3):
+        end(world, rank)
+
+
 def record_end(world: Any, rank: int, code: int, generation: int = 0) -> None:
     world.write(f"ended/{rank}.{pod(rank, generation)}", f"{code}\n", GANG)
     world.folder.touch(pod(rank, generation))
@@ -72,6 +77,11 @@ def close(world: Any, phase: str = "Succeeded", reason: str = "", message: str =
 def cancel(world: Any, rank: int, generation: int = 0, **more: Any) -> None:
     more = {"grace": 0, "forget": True, **more}
     world.submitter.cancel(OWNER, pod(rank, generation), CancelMessage(**more))
+
+
+def cancel_all(world: Any, size: int = 3, **more: Any) -> None:
+    for rank in range(size):
+        cancel(world, rank, **more)
 
 
 def check_nothing_left(world: Any) -> None:
@@ -120,8 +130,7 @@ def test_each_pod_has_its_own_end(world: Any) -> None:
     close(world)
     world.look(5)
     assert statuses(world, 2)[0].outcome == "Succeeded"
-    for rank in range(3):
-        cancel(world, rank)
+    cancel_all(world)
     check_nothing_left(world)
 
 
@@ -193,8 +202,7 @@ def test_a_refusal_is_the_end_of_all_pods(world: Any) -> None:
             "too many nodes; the job of the group asks for 3 nodes for 3 pods (bridge.vk.io/members-per-node: 1)",
         )
     }
-    for rank in range(3):
-        cancel(world, rank)
+    cancel_all(world)
     check_nothing_left(world)
 
 
@@ -239,8 +247,7 @@ def test_a_job_that_the_batch_system_loses_while_it_runs_is_missing(world: Any) 
     for _ in range(3):
         world.look(61)
     assert [s.missing for s in statuses(world)] == [True] * 3
-    for rank in range(3):
-        cancel(world, rank)
+    cancel_all(world)
     for _ in range(4):
         world.look(61)
     check_nothing_left(world)
@@ -333,8 +340,7 @@ def test_a_running_pod_is_killed_without_the_others(world: Any) -> None:
 def test_cancelling_all_pods_ends_the_job(world: Any) -> None:
     submit_all(world)
     world.look()
-    for rank in range(3):
-        cancel(world, rank)
+    cancel_all(world)
     check_nothing_left(world)
     assert world.batch.cancelled == ["1"]
     with pytest.raises(SiteRefusedError) as refused:
@@ -346,8 +352,7 @@ def test_a_full_disk_keeps_no_other_job_alive(world: Any, monkeypatch: pytest.Mo
     submit_all(world)
     world.submit()
     world.look()
-    for rank in range(3):
-        cancel(world, rank)
+    cancel_all(world)
     world.look(31)
 
     def full(*_: Any) -> None:
@@ -377,8 +382,7 @@ def test_an_incomplete_group_is_not_over_while_the_hub_submits_it(world: Any) ->
 def test_pods_that_are_over_do_not_say_what_the_others_request(world: Any, forget: bool) -> None:
     submit(world, 0)
     submit(world, 1)
-    for rank in range(2):
-        cancel(world, rank, forget=forget)
+    cancel_all(world, 2, forget=forget)
     world.look(1)
     world.look(1)
     submit(world, 1, 1, cpus=2, mpi="pmix")
@@ -392,8 +396,7 @@ def test_pods_that_are_over_do_not_say_what_the_others_request(world: Any, forge
 def test_an_incomplete_group_is_removed_with_its_pods(world: Any) -> None:
     submit(world, 0)
     submit(world, 1)
-    for rank in range(2):
-        cancel(world, rank)
+    cancel_all(world, 2)
     check_nothing_left(world)
     assert world.batch.submits == []
 
@@ -401,8 +404,7 @@ def test_an_incomplete_group_is_removed_with_its_pods(world: Any) -> None:
 def test_a_pod_that_comes_when_the_launcher_has_closed_is_refused(world: Any) -> None:
     submit_all(world)
     start(world)
-    for rank in range(3):
-        end(world, rank)
+    end_all(world)
     world.look()
     (world.folder.job(GANG).path / "closed").mkdir()
     with pytest.raises(SiteRefusedError) as refused:

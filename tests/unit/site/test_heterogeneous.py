@@ -20,7 +20,17 @@ from bridge.site.batch import slurm_words
 from bridge.site.batch.batch_interface import BatchJobRequest, GangStarter
 from bridge.site.gangs import gang_request, launcher
 from bridge.site.jobs.job_record import Gang, Meta, parts_of
-from tests.unit.site.test_gangs import GANG, cancel, check_nothing_left, close, end, start, statuses, submit
+from tests.unit.site.test_gangs import (
+    GANG,
+    cancel,
+    cancel_all,
+    check_nothing_left,
+    close,
+    end_all,
+    start,
+    statuses,
+    submit,
+)
 from tests.unit.site.test_pbs import made as pbs
 from tests.unit.site.test_slurm import slurm
 
@@ -51,12 +61,10 @@ def test_each_run_of_equal_ranks_is_a_component(world: Any) -> None:
     start(world)
     world.look()
     assert [status.phase for status in statuses(world)] == ["running"] * 3
-    for rank in range(3):
-        end(world, rank)
+    end_all(world)
     close(world)
     world.look(5)
-    for rank in range(3):
-        cancel(world, rank)
+    cancel_all(world)
     check_nothing_left(world)
 
 
@@ -100,8 +108,7 @@ def test_the_job_gets_the_largest_time_limit_that_the_site_allows(world: Any) ->
         submit(world, rank, time_limit=limit)
     assert world.batch.submits[0].time_limit == 60.0
     assert world.batch.submits[0].others == ()
-    for rank in range(3):
-        cancel(world, rank)
+    cancel_all(world)
     check_nothing_left(world)
 
 
