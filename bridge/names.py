@@ -111,6 +111,8 @@ GANG_RACE_ALLOWED = "bridge.vk.io/gang-race"
 SHAPES_IN_JOB = "bridge.vk.io/shapes-in-job"
 """Annotation of a pod of a group whose pods request different resources, beside its place: the shapes of the pods by
 rank, ``1x<digest>,4x<digest>``."""
+FLAVOR_LIMITS = "bridge.vk.io/flavor-limits"
+"""Annotation of a virtual node: the limits of its site's flavors, as JSON (:mod:`bridge.script.flavor_limits`)."""
 HETEROGENEOUS_GANGS_ALLOWED = "bridge.vk.io/heterogeneous-gangs"
 """Annotation of a virtual node: ``true`` if the pods of a group there may request different resources."""
 GANGS_ALLOWED = "bridge.vk.io/gangs"

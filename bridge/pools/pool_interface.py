@@ -134,6 +134,10 @@ class Pool(Protocol):
         """Whether these pods may request different resources."""
 
     @property
+    def flavor_limits(self) -> str | None:
+        """What a group may request there (:func:`bridge.script.flavor_limits.dump`); ``None``: it is not known yet."""
+
+    @property
     def refreshes(self) -> RefreshesFiles | None:
         """New files for jobs."""
 

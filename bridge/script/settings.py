@@ -117,6 +117,12 @@ class Flavor(SettingsPart):
     generic_resources: Words = []
     max_time_seconds: Annotated[int, Field(ge=1)] | None = None
     max_resources: dict[str, str] = Field({}, description="Resource -> quantity; a GPU must be named to be available.")
+    # a hub before this key refuses a BuildConfig with it
+    max_group_resources: dict[str, str] = Field(
+        {},
+        description="Of a group; default: max_resources.",
+        exclude_if=lambda quantities: not quantities,
+    )
     uid: Annotated[int, Field(ge=0)] | None = Field(
         None, description="With interlink-slurm rules: user of pods without runAsUser."
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import ScriptError
+from bridge.script import flavor_limits
 from bridge.script.settings import BuildSettings, Flavor
 from bridge.workload import quantity
 from bridge.workload.resources import Resources, pod_requests
@@ -35,6 +36,21 @@ class Size:
         return {"cpu": Decimal(self.cpus), "memory": Decimal(self.memory)}
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What decides the size of a pod at any site.
+
+    ``resources``: the memory is the limit, if there is one: a container may use it, and batch systems end a job that
+    uses more than it requested. ``deadline`` and ``grace`` are in seconds. ``flavor``: of the annotation, or empty.
+    """
+
+    resources: Resources
+    gpu_resource: str
+    deadline: float | None
+    grace: float
+    flavor: str
+
+
 def is_gpu(resource: str) -> bool:
     """Return whether an extended resource is a GPU: ``nvidia.com/gpu``, ``amd.com/gpu``, ``<vendor>.com/gpu``."""
     return resource.endswith(".com/gpu")
@@ -46,12 +62,19 @@ def grace(spec: Mapping[str, Any]) -> float:
     return DEFAULT_GRACE if stated is None else 1.0 if int(stated) < 0 else float(stated)
 
 
-def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
-    """Add up the pod's requests and select its flavor; raises ``ScriptError`` if no flavor is possible."""
+def measure(pod: Mapping[str, Any], config: BuildSettings, alike: int = 1) -> Size:
+    """Return the size of a pod with its flavor; raises ``ScriptError`` if no flavor is possible.
+
+    ``alike``: the number of pods of its group that request the same, with the pod.
+    """
+    return size_of(request_of(pod), config, alike)
+
+
+def request_of(pod: Mapping[str, Any]) -> Request:
+    """Add up the pod's requests; raises ``ScriptError``."""
     spec = pod["spec"]
     try:
         requested = pod_requests(spec)
-        # a container may use memory up to its limit, and batch systems end a job that uses more than it requested
         memory = pod_requests(_by_limits(spec)).get("memory", Decimal(0))
     except ValueError as error:
         raise ScriptError(f"spec.containers: resources: {error}") from error
@@ -61,22 +84,37 @@ def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
     if len(gpus) > 1:
         raise ScriptError(f"spec.containers: resources {', '.join(sorted(gpus))}: one kind of GPU is allowed in a pod")
     deadline = spec.get("activeDeadlineSeconds")
-    flavor = _choose(pod, config, requested, None if deadline is None else float(deadline))
+    return Request(
+        requested,
+        gpu_resource=gpus[0] if gpus else "",
+        deadline=None if deadline is None else float(deadline),
+        grace=grace(spec),
+        flavor=str((pod["metadata"].get("annotations") or {}).get(names.FLAVOR) or ""),
+    )
+
+
+def size_of(request: Request, config: BuildSettings, alike: int = 1) -> Size:
+    """Return the size of a pod for its request; see :func:`measure`."""
+    flavor = _choose(request, config, alike)
     known = flavor.max_resources if flavor else {}
-    unknown = [name for name in requested if "/" in name and not is_gpu(name) and name not in known]
+    unknown = [name for name in request.resources if "/" in name and not is_gpu(name) and name not in known]
     if unknown:
         raise ScriptError(f"spec.containers: resource {unknown[0]!r} is not allowed: no flavor of this site has it")
-    limits = config.limits
+    return _with_defaults(request, config, flavor)
+
+
+def _with_defaults(request: Request, config: BuildSettings, flavor: Flavor | None) -> Size:
+    requested, limits = request.resources, config.limits
     cpus = quantity.whole(requested.get("cpu", Decimal(0))) or (flavor and flavor.cpu) or limits.default_cpu
     usual_memory = (flavor and flavor.memory) or limits.default_memory
     bytes_ = quantity.whole(requested.get("memory", Decimal(0))) or int(quantity.parse(usual_memory))
-    ends = [] if deadline is None else [float(deadline) + grace(spec) + SLACK]
+    ends = [] if request.deadline is None else [request.deadline + request.grace + SLACK]
     ends += [float(top) for top in (limits.max_time_seconds, flavor.max_time_seconds if flavor else None) if top]
     return Size(
         cpus=cpus,
         memory=bytes_,
-        gpus=quantity.whole(requested[gpus[0]]) if gpus else 0,
-        gpu_resource=gpus[0] if gpus else "",
+        gpus=quantity.whole(requested[request.gpu_resource]) if request.gpu_resource else 0,
+        gpu_resource=request.gpu_resource,
         time_limit=min(ends) if ends else None,
         flavor=flavor.name if flavor else "",
     )
@@ -101,51 +139,51 @@ def _memory_of(source: Mapping[str, Any], *, restart: bool = True) -> dict[str, 
     return memory_only
 
 
-def _choose(
-    pod: Mapping[str, Any], config: BuildSettings, requested: Resources, deadline: float | None
-) -> Flavor | None:
+def _choose(request: Request, config: BuildSettings, alike: int) -> Flavor | None:
     flavor_by_name = {flavor.name: flavor for flavor in config.flavors}
-    name = (pod["metadata"].get("annotations") or {}).get(names.FLAVOR)
-    if name:
+    if name := request.flavor:
         if name not in flavor_by_name:
             raise ScriptError(
                 f"annotation {names.FLAVOR}: {name!r} is not allowed; "
                 f"allowed at this site: {', '.join(flavor_by_name) or 'none'}"
             )
-        lacking = _lacking(flavor_by_name[name], requested, deadline)
+        # the other pods of the group may name another flavor
+        lacking = _lacking(flavor_by_name[name], request, config, 1)
         if lacking:
             raise ScriptError(f"annotation {names.FLAVOR}: {name!r} is too small for this pod: {lacking}")
         return flavor_by_name[name]
+    lacking_by_name = {flavor.name: _lacking(flavor, request, config, alike) for flavor in config.flavors}
     for flavor in config.flavors:
-        if not _lacking(flavor, requested, deadline):
+        if not lacking_by_name[flavor.name]:
             return flavor
     if not config.flavors:
         return None
     default = flavor_by_name.get(config.default_flavor)
-    gpus = [name for name in requested if is_gpu(name)]
-    if default is None or (gpus and gpus[0] not in default.max_resources):
+    if default is None or (request.gpu_resource and request.gpu_resource not in default.max_resources):
         raise ScriptError(
             f"spec.containers: no flavor of this site covers what the pod asks for: "
-            f"{'; '.join(f'{flavor.name}: {_lacking(flavor, requested, deadline)}' for flavor in config.flavors)}"
+            f"{'; '.join(f'{name}: {lacking}' for name, lacking in lacking_by_name.items())}"
         )
     return default
 
 
-def _lacking(flavor: Flavor, requested: Resources, deadline: float | None) -> str:
+def _lacking(flavor: Flavor, request: Request, config: BuildSettings, alike: int) -> str:
     """Return what a flavor lacks, or an empty text. Only extended resources must be named in a flavor."""
-    for name, value in requested.items():
-        most = flavor.max_resources.get(name)
-        if most is None:
-            if "/" in name:
-                return f"it has no {name}"
-            continue
-        try:
-            if value > quantity.parse(most):
-                return f"at most {name} {most}"
-        except ValueError as error:
-            raise ScriptError(f"BuildConfig: flavors: {flavor.name}: max_resources: {name}: {error}") from error
-    if deadline is not None and flavor.max_time_seconds is not None and deadline > flavor.max_time_seconds:
-        return f"at most {flavor.max_time_seconds} s"
+    requested, limits = request.resources, flavor_limits.of_pod(flavor)
+    for name in requested:
+        if "/" in name and name not in limits:
+            return f"it has no {name}"
+    try:
+        if name := flavor_limits.exceeded(requested, limits):
+            return f"at most {name} {limits[name]}"
+        sized = {**requested, **flavor_limits.total([_with_defaults(request, config, flavor)])}
+        limits = flavor_limits.of_group(flavor)
+        if alike > 1 and (name := flavor_limits.exceeded({name: n * alike for name, n in sized.items()}, limits)):
+            return f"at most {name} {limits[name]} {flavor_limits.TOGETHER}"
+    except ValueError as error:
+        raise ScriptError(f"BuildConfig: flavors: {flavor.name}: max_resources: {error}") from error
+    if request.deadline is not None and flavor.max_time_seconds is not None:
+        return f"at most {flavor.max_time_seconds} s" if request.deadline > flavor.max_time_seconds else ""
     return ""
 
 

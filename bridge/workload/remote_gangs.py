@@ -80,6 +80,12 @@ def place_of(pod: Pod) -> Place | None:
     return place if place.rank < place.size and place.size > 1 else None
 
 
+def alike(pod: Pod) -> int:
+    """Return the number of pods in the job of the pod's group that request the same, with the pod."""
+    place = place_of(pod)
+    return 1 if place is None else place.shapes.count(place.shapes[place.rank]) if place.shapes else place.size
+
+
 def has_record(pod: Pod) -> bool:
     """Whether a place was recorded for the pod, if only :data:`NOWHERE`."""
     return names.PLACE_IN_JOB in (pod["metadata"].get("annotations") or {})

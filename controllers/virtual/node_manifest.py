@@ -45,8 +45,11 @@ class PoolStatus:
     gangs: bool = False
     """Whether the site runs the pods of a group as one job."""
     heterogeneous_gangs: bool = False
-    reaches: bool = False
     """Whether these pods may request different resources."""
+    flavor_limits: str | None = None
+    """What a group may request there (:attr:`bridge.pools.pool_interface.Pool.flavor_limits`)."""
+    reaches: bool = False
+    """Whether the pods may reach Services."""
     gang_races: bool | None = None
     """Whether it accepts places of groups that race; ``None`` as for ``races``."""
     expected_wait: float = 0.0
@@ -169,8 +172,8 @@ def status(
     return result
 
 
-def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, str]:
-    """Return podbridge's annotations of the node."""
+def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, str | None]:
+    """Return podbridge's annotations of the node; ``None``: it has none with this name."""
     folder = {names.SITE_FOLDER: state.folder} if state.folder else {}
     allowed = {names.RACE_ALLOWED: state.races, names.GANG_RACE_ALLOWED: state.gang_races}
     races = {name: _flag(value) for name, value in allowed.items() if value is not None}
@@ -179,6 +182,7 @@ def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, s
         names.HETEROGENEOUS_GANGS_ALLOWED: _flag(state.heterogeneous_gangs),
         names.REACH_ALLOWED: _flag(state.reaches),
     }
+    limits = {} if state.flavor_limits is None else {names.FLAVOR_LIMITS: state.flavor_limits or None}
     return {
         names.SITE_ANNOUNCED: record(valid),
         names.EXPECTED_WAIT: f"{state.expected_wait:.0f}",
@@ -186,6 +190,7 @@ def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, s
         **folder,
         **races,
         **gangs,
+        **limits,
     }
 
 
@@ -197,10 +202,11 @@ def node(state: PoolStatus, valid: ValidAnnouncement, desired_status: Body, time
     """Return the complete Node for its creation."""
     now, pool = rfc3339(time), state.name
     conditions = [{**c, "lastHeartbeatTime": now, "lastTransitionTime": now} for c in desired_status["conditions"]]
+    annotations = {name: text for name, text in node_annotations(state, valid).items() if text is not None}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": pool, "labels": labels(pool, valid, {}), "annotations": node_annotations(state, valid)},
+        "metadata": {"name": pool, "labels": labels(pool, valid, {}), "annotations": annotations},
         "spec": {"taints": taints(pool, valid), "providerID": f"podbridge:///{pool}"},
         "status": {**desired_status, "conditions": conditions},
     }

@@ -191,6 +191,7 @@ def pool_status(
         races=races,
         gangs=pool.gangs,
         heterogeneous_gangs=pool.heterogeneous_gangs,
+        flavor_limits=pool.flavor_limits,
         reaches=pool.reaches is not None and may_reach,
         gang_races=gang_races,
         expected_wait=loop_state.expected_wait,

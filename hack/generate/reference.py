@@ -119,6 +119,7 @@ OWN_NAMES = (
         "virtual node annotation",
         "`true` if their pods may request different resources",
     ),
+    (names.FLAVOR_LIMITS, "virtual node annotation", "limits of its flavors"),
     (names.REACH_ALLOWED, "virtual node annotation", "`true` if its pods may reach Services"),
     (names.EXPECTED_WAIT, "virtual node annotation", "expected wait in seconds"),
     (names.METRICS_PATH_ANNOTATION, "virtual node annotation", f"`{names.METRICS_PATH}/<pool>`, for metrics-server"),

@@ -5,13 +5,19 @@ Pure. Where groups that select and request the same could go is computed once fo
 
 from __future__ import annotations
 
+import contextlib
 import math
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from bridge import names
+from bridge.errors import ScriptError
+from bridge.script import flavor_limits, sizing
+from bridge.script.settings import BuildSettings
+from bridge.script.sizing import Request, Size
 from bridge.workload import eligibility, pool_selection, resources, services
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
@@ -29,7 +35,7 @@ class PoolView:
 
     ``races``: its site accepts places of pods that race, ``gang_races``: also of groups. ``gangs``: its site runs the
     pods of a group as one job, ``heterogeneous``: also if they request different resources. ``wait``: seconds that a
-    job probably waits there. ``reaches``: its pods may reach Services.
+    job probably waits there. ``reaches``: its pods may reach Services. ``sizing``: its flavors, if any has limits.
     """
 
     node: NodeView
@@ -40,6 +46,7 @@ class PoolView:
     gang_races: bool = False
     heterogeneous: bool = False
     reaches: bool = False
+    sizing: BuildSettings | None = None
 
 
 def pool_view(node: Mapping[str, Any], view: NodeView) -> PoolView:
@@ -57,6 +64,7 @@ def pool_view(node: Mapping[str, Any], view: NodeView) -> PoolView:
         gang_races=annotations.get(names.GANG_RACE_ALLOWED) == "true",
         reaches=annotations.get(names.REACH_ALLOWED) == "true",
         heterogeneous=annotations.get(names.HETEROGENEOUS_GANGS_ALLOWED) == "true",
+        sizing=flavor_limits.parse(annotations.get(names.FLAVOR_LIMITS, "")),
     )
 
 
@@ -109,12 +117,14 @@ class Kind(NamedTuple):
     """What a pod selects and requests.
 
     ``spec`` has the fields of :data:`bridge.workload.eligibility.SPEC_FIELDS`. ``reaches``: it reaches Services.
+    ``request``: of a member of a group, what decides its size at a site.
     """
 
     selector: pool_selection.PoolSelector
     spec: Mapping[str, Any]
     requested: Resources
     reaches: bool = False
+    request: Request | None = None
 
 
 NO_REACH = "its pods reach no Services"
@@ -125,24 +135,26 @@ _OnNode = tuple[Mapping[str, Any], Resources]
 class Shape:
     """The pools for all groups of one decision whose members select and request the same.
 
-    ``kinds`` has each kind of the ``size`` members once, ``requested`` is the sum of their requests: the virtual node
-    of a pool has the resources of its whole site. ``selector`` is that of the first member; ``remote`` and ``local``
-    hold for all. ``together`` members may share a node of the colocated Slurm.
+    ``kinds`` has each kind of the ``size`` members once, ``counts`` how many have it, ``requested`` is the sum of their
+    requests: the virtual node of a pool has the resources of its whole site. ``selector`` is that of the first member;
+    ``remote`` and ``local`` hold for all. ``together`` members may share a node of the colocated Slurm.
 
     A pool that is full stays full during a decision, which only adds pods.
     """
 
-    def __init__(self, view: PlaceView, kinds: Sequence[Kind], requested: Resources, size: int, together: int) -> None:
+    def __init__(
+        self, view: PlaceView, kinds: Sequence[Kind], counts: Sequence[int], requested: Resources, together: int
+    ) -> None:
         self.no_room: Wait | None = None
         """Why no pool takes any of these groups, once it is known: no decision makes room."""
-        self.selector, self.requested, self.size = kinds[0].selector, requested, size
-        self._together = min(together, size)
+        self.selector, self.requested, self.size = kinds[0].selector, requested, sum(counts)
+        self._together = min(together, self.size)
         self.remote = all(kind.selector.remote for kind in kinds)
         self.local = all(kind.selector.local for kind in kinds)
         ordered = self.selector.ordered(view.pools)
         self.ordered = [name for name in ordered if self.local or name != names.LOCAL_POOL]
         self.is_uniform = all(kind.requested == kinds[0].requested for kind in kinds)
-        self._view, self._kinds = view, kinds
+        self._view, self._kinds, self._counts = view, kinds, counts
         self._refusals: dict[str, str] = {}
         self._full: dict[str, str] = {}
         self._local: str | None = None
@@ -152,8 +164,23 @@ class Shape:
         """Return the reason why the virtual node of a pool is refused, whatever is on it; empty if it is not."""
         why = self._refusals.get(name)
         if why is None:
-            why = self._refusals[name] = self._no_reach(name) or self._refused(self._view.pools[name].node)
+            pool = self._view.pools[name]
+            why = self._refusals[name] = self._no_reach(name) or self._over_limit(pool) or self._refused(pool.node)
         return why
+
+    def _over_limit(self, pool: PoolView) -> str:
+        """Return the reason why a site's flavors do not cover the pods of a group together; empty if they do."""
+        if pool.sizing is None:
+            return ""
+        requests = [(kind.request, n) for kind, n in zip(self._kinds, self._counts, strict=True) if kind.request]
+        sizes = list[Size]()
+        try:
+            for request, count in requests:
+                alike = sum(n for other, n in requests if other == request)
+                sizes += [sizing.size_of(request, pool.sizing, alike)] * count
+            return flavor_limits.group_refusal(sizes, pool.sizing)
+        except (ScriptError, ValueError) as error:
+            return str(error)
 
     def _no_reach(self, name: str) -> str:
         return NO_REACH if any(kind.reaches for kind in self._kinds) and not self._view.pools[name].reaches else ""
@@ -213,25 +240,33 @@ class Shapes:
 
     def __init__(self, view: PlaceView) -> None:
         self._view = view
+        self._has_limits = any(pool.sizing is not None for pool in view.pools.values())
         self._by_key: dict[tuple[int, tuple[tuple[pool_selection.PoolSelector, str], ...]], Shape] = {}
 
     def of(self, members: Sequence[Pod]) -> Shape:
         """Return the shape of a group with these members, at least one."""
-        each = [_kind(pod) for pod in members]
-        together = member_places.together(members) if len(members) > 1 else 1
-        texts = (repr((sorted(kind.requested.items()), kind.spec, kind.reaches)) for kind in each)
+        is_group = len(members) > 1
+        each = [_kind(pod, is_sized=is_group and self._has_limits) for pod in members]
+        together = member_places.together(members) if is_group else 1
+        texts = (repr((sorted(kind.requested.items()), kind.spec, kind.reaches, kind.request)) for kind in each)
         key = together, tuple([(kind.selector, text) for kind, text in zip(each, texts, strict=True)])
         shape = self._by_key.get(key)
         if shape is None:
-            kinds = dict(zip(key[1], each, strict=True))
+            kinds, counts = dict(zip(key[1], each, strict=True)), Counter(key[1])
             total = resources.total(kind.requested for kind in each)
-            shape = self._by_key[key] = Shape(self._view, [*kinds.values()], total, len(members), together)
+            counted = [counts[text] for text in kinds]
+            shape = self._by_key[key] = Shape(self._view, [*kinds.values()], counted, total, together)
         return shape
 
 
-def _kind(pod: Pod) -> Kind:
+def _kind(pod: Pod, *, is_sized: bool) -> Kind:
     spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
-    return Kind(pool_selection.of(pod), spec, resources.node_requests(pod["spec"]), services.is_reaching(pod))
+    request = None
+    if is_sized:
+        with contextlib.suppress(ScriptError):  # the pool that gets the pod refuses it with this error
+            request = sizing.request_of(pod)
+    requested = resources.node_requests(pod["spec"])
+    return Kind(pool_selection.of(pod), spec, requested, services.is_reaching(pod), request)
 
 
 def too_full(occupancy: PlannedOccupancy, requested: Resources, node: NodeView) -> str:

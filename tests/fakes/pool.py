@@ -53,7 +53,7 @@ class FakePool:
         self.config_problem = ""
         self.complete: float | None = time.monotonic()
         self.config: BuildConfig | None = BuildConfig.model_validate({"runtime": {"kind": "none"}})
-        self.late, self.gangs, self.heterogeneous_gangs = 5.0, False, False
+        self.late, self.gangs, self.heterogeneous_gangs, self.flavor_limits = 5.0, False, False, None
         self.folders = self.holds = self
         self.refreshes: FakePool | None = self
         self.reaches = None

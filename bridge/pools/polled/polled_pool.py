@@ -53,6 +53,7 @@ class PolledPool(abc.ABC):
 
     lists = folders = holds = refreshes = None
     gangs = heterogeneous_gangs = False
+    flavor_limits = ""
     sessions = connections = reaches = usage = None
 
     def __init__(

@@ -12,6 +12,7 @@ from bridge.logs import kv
 from bridge.protocol.model.announcement import READY, Readiness
 from bridge.protocol.nats.envelope import explain
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage
+from bridge.script import flavor_limits
 from bridge.script.buildconfig import BuildConfig
 
 log = logging.getLogger(__name__)
@@ -120,6 +121,12 @@ class AnnouncedPool:
     def heterogeneous_gangs(self) -> bool:
         """Whether the site has announced that these pods may request different resources."""
         return bool((announce := self.announcement) and announce.heterogeneous_gangs)
+
+    @property
+    def flavor_limits(self) -> str | None:
+        """What a group may request by the announced BuildConfig; ``None`` without a valid one."""
+        config = self.buildconfig()
+        return None if config is None else flavor_limits.dump(config)
 
     def ready(self) -> Readiness:
         """Return whether a valid BuildConfig has been received."""

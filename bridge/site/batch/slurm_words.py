@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from bridge.logs import kv
+from bridge.script import flavor_limits
 from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
 from bridge.site.batch import batch_interface
 from bridge.site.batch.batch_interface import BatchJobRequest
@@ -84,7 +85,7 @@ def words(slurm: Slurm, request: BatchJobRequest, *, in_group: bool = False) -> 
     flags = allowed_flags(request.flags)
     if in_group:
         check_no_amounts(flags)
-    capped_flavor = flavor.name if flavor and flavor.max_resources else ""
+    capped_flavor = flavor.name if flavor and flavor_limits.of_group(flavor) else ""
     check_caps(flags, held_options(site_options), request.most_seconds, capped_flavor)
     return [*requested_options, *flags, *_required_options(request), *site_options]
 

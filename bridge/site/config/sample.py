@@ -29,6 +29,7 @@ _FLAVOR = """\
 # generic_resources = ["gpu:a100"]
 # max_time_seconds = 43200
 # max_resources = { cpu = "32", memory = "256Gi", "nvidia.com/gpu" = "4" }
+# max_group_resources = { cpu = "128", memory = "1Ti", "nvidia.com/gpu" = "16" }
 # uid = 1000
 # cpu = 8
 # memory = "32Gi"

@@ -221,8 +221,9 @@ class _SiteConfig(BuildConfig):
         for flavor in self.flavors:
             if flavor.memory is not None:
                 yield f"flavors.{flavor.name}.memory", flavor.memory
-            for name, value in flavor.max_resources.items():
-                yield f"flavors.{flavor.name}.max_resources.{name}", value
+            for key in ("max_resources", "max_group_resources"):
+                for name, value in getattr(flavor, key).items():
+                    yield f"flavors.{flavor.name}.{key}.{name}", value
 
     def buildconfig(self) -> BuildConfig:
         """Return the part that the hub may read."""

@@ -21,6 +21,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
 from bridge.protocol.model.requests import PlaceInJob
 from bridge.protocol.nats.messages import SubmitMessage
+from bridge.script import flavor_limits
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
 from bridge.site.batch_list import BatchList
 from bridge.site.batch_submission import BatchSubmission
@@ -291,14 +292,17 @@ class Gatherer:
 
     # --- the job of the group -----------------------------------------------------------------------------------------
     def _gather(self, gang_folder: JobFolder) -> None:
-        """Submit the job of the group if it has all pods. The pods get a refusal of the batch system as their end."""
+        """Submit the job of the group if it has all pods. A refusal, by the site's limits too, is their end."""
         record = gang_folder.read()
         if record is None or record.meta.gang is None or len(member_record.ranks(gang_folder)) < record.meta.gang.size:
             return
         self._complete_grant(gang_folder)
-        if not record.meta.attempts:
+        if not record.meta.attempts and not job_actions.confirmed(record):
             requests = self._requests(gang_folder)
             if len(requests) < record.meta.gang.size:
+                return
+            if refusal := flavor_limits.group_refusal(requests, self._config()):
+                self._end(gang_folder, request_limits.OVER_LIMIT, refusal)
                 return
             if self._batch.heterogeneous:
                 record = self._with_components(gang_folder, record, requests)
@@ -307,14 +311,18 @@ class Gatherer:
         except BatchUnknownOutcomeError as error:
             log.warning("submit without an answer", extra=kv(job=gang_folder.uid, why=error))
         except BatchError as error:
-            log.warning("submit refused", extra=kv(job=gang_folder.uid, why=error))
             if error.retryable:
+                log.warning("submit refused", extra=kv(job=gang_folder.uid, why=error))
                 gang_folder.write_meta(record.meta)  # there is no job: the leader need not look for it
                 return
             request = self._submission.request(gang_folder.uid, record.meta)
-            message = f"{error}; {gang_request.description(record.meta, request)}"
-            end = BatchJob(id="", uid=gang_folder.uid, phase="ended", reason=error.reason, message=message)
-            gang_folder.write_batch(end, self._clock.time())
+            self._end(gang_folder, error.reason, f"{error}; {gang_request.description(record.meta, request)}")
+
+    def _end(self, gang_folder: JobFolder, reason: str, message: str) -> None:
+        """Record the end of a job that the batch system does not have: it is that of the pods."""
+        log.warning("submit refused", extra=kv(job=gang_folder.uid, why=message))
+        end = BatchJob(id="", uid=gang_folder.uid, phase="ended", reason=reason, message=message)
+        gang_folder.write_batch(end, self._clock.time())
 
     def _requests(self, gang_folder: JobFolder) -> list[Meta]:
         """Return the requests of the pods by rank; a pod that is cancelled or gone loses its rank to its successor."""

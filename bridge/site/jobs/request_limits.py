@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from decimal import Decimal
+
 from bridge.errors import SiteRefusedError
 from bridge.protocol.nats.messages import SubmitMessage
+from bridge.script import flavor_limits
 from bridge.script.settings import Flavor
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.jobs.job_record import Meta
 from bridge.workload import quantity
+
+OVER_LIMIT = "OverLimit"
 
 
 def admitted(owner: str, body: SubmitMessage, config: SiteConfig, now: float) -> Meta:
@@ -60,24 +66,20 @@ def _array(body: SubmitMessage, config: SiteConfig) -> str:
 
 
 def check(body: SubmitMessage, flavor: Flavor | None, default_flavor: str) -> None:
-    """Raise :class:`SiteRefusedError` if a job requests more than the flavor's ``max_resources``.
+    """Raise :class:`SiteRefusedError` if a pod requests more than the flavor's ``max_resources``.
 
-    A flavor without them sets no limit. The default flavor accepts what no flavor covers, so only its GPUs are checked.
+    A flavor without them sets no limit.
     """
     if flavor is None or not flavor.max_resources:
         return
-    requested = {"cpu": body.cpus, "memory": body.memory} if flavor.name != default_flavor else {}
-    if body.gpus:
-        requested[body.gpu_resource] = body.gpus
-        if body.gpu_resource not in flavor.max_resources:
-            raise _no(flavor, body.gpu_resource, body.gpus, "none")
-    for name, value in requested.items():
-        most = flavor.max_resources.get(name)
-        if most is not None and value > quantity.parse(most):
-            raise _no(flavor, name, value, f"at most {most}")
+    requested = flavor_limits.total([body])
+    limits = flavor_limits.of_pod(flavor, is_default=flavor.name == default_flavor)
+    if body.gpus and body.gpu_resource not in limits:
+        raise _over(flavor, body.gpu_resource, requested, "none")
+    if resource := flavor_limits.exceeded(requested, limits):
+        raise _over(flavor, resource, requested, f"at most {limits[resource]}")
 
 
-def _no(flavor: Flavor, name: str, value: int, allowed: str) -> SiteRefusedError:
-    return SiteRefusedError(
-        f"flavor {flavor.name}: {name} {value} is not allowed at this site; allowed: {allowed}", reason="OverLimit"
-    )
+def _over(flavor: Flavor, resource: str, requested: Mapping[str, Decimal], allowed: str) -> SiteRefusedError:
+    text = flavor_limits.refusal(flavor, resource, requested[resource], allowed)
+    return SiteRefusedError(text, reason=OVER_LIMIT)

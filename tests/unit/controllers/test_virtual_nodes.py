@@ -165,6 +165,18 @@ def test_the_node_says_whether_the_site_runs_the_pods_of_a_group_as_one_job():
     assert described.patch["metadata"]["annotations"] == {names.HETEROGENEOUS_GANGS_ALLOWED: "true"}
 
 
+def test_the_node_has_the_limits_of_flavors_as_long_as_the_site_has_them():
+    written, node = settled()
+    assert names.FLAVOR_LIMITS not in node["metadata"]["annotations"]
+    assert decide(view(replace(state(), flavor_limits=""), node=node, written=written)) == []
+    (described,) = decide(view(replace(state(), flavor_limits="{}"), node=node, written=written))
+    assert described.patch["metadata"]["annotations"] == {names.FLAVOR_LIMITS: "{}"}
+    node["metadata"]["annotations"][names.FLAVOR_LIMITS] = "{}"
+    assert decide(view(state(), node=node, written=written)) == [], "its BuildConfig has not arrived again"
+    (described,) = decide(view(replace(state(), flavor_limits=""), node=node, written=written))
+    assert described.patch["metadata"]["annotations"] == {names.FLAVOR_LIMITS: None}
+
+
 def test_the_expected_wait_is_that_of_the_jobs_at_the_pool():
     def status(**times):
         return JobStatus(job="u1", namespace="ns", name="p", **{"phase": "queued", **times})

@@ -121,6 +121,17 @@ def test_a_member_of_a_group_is_sent_only_to_a_site_that_runs_groups(gangs: bool
     assert place["names"][-2:] == ["p-1.s", "p-1"]
 
 
+def test_what_a_group_may_request_follows_from_the_buildconfig() -> None:
+    hub = started()
+    assert hub.pool.flavor_limits == ""
+    config = {"flavors": [{"name": "f", "max_resources": {"cpu": "2"}, "partition": "p"}]}
+    hub.link.publish(SUBJECTS.buildconfig, pack(BuildConfigMessage(pool="alpha", digest="e", config=config)))
+    hub.link.publish(SUBJECTS.announce, announce(digest="e"))
+    assert hub.pool.flavor_limits == '{"flavors":[{"name":"f","max_resources":{"cpu":"2"}}]}'
+    hub.link.publish(SUBJECTS.announce, announce(digest="f"))
+    assert hub.pool.flavor_limits is None
+
+
 def test_a_pool_is_found_by_its_announcement() -> None:
     hub = Hub()
     assert hub.pools.pools() == {}

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from bridge import names
-from bridge.workload import links, pods, remote_gangs, resources
+from bridge.script import flavor_limits
+from bridge.script.settings import BuildSettings
+from bridge.workload import eligibility, links, pods, remote_gangs, resources
 from bridge.workload.remote_gangs import Place
 from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
 from scheduler.group_states import NEW
-from scheduler.places.place_view import PoolView
+from scheduler.places.place_view import PoolView, pool_view
 from tests import builders
 from tests.unit.scheduler import test_pools
 from tests.unit.scheduler.decisions import occupied
@@ -65,6 +67,47 @@ def said(actions: list[Any]) -> dict[str, tuple[str, str]]:
     """Return by UID the condition of each member that waits."""
     found = [action for action in actions if isinstance(action, SetCondition)]
     return {pods.uid(action.pod): (action.reason, action.message) for action in found}
+
+
+def limited(name: str, **more: Any) -> PoolView:
+    """Return a pool with a flavor of 2 CPUs, and one of 2 CPUs for a pod and 5 for a group."""
+    flavors = [
+        {"name": "small", "max_resources": {"cpu": "2"}},
+        {"name": "group", "max_resources": {"cpu": "2", "amd.com/gpu": "1"}, "max_group_resources": {"cpu": "5"}},
+    ]
+    limits = flavor_limits.dump(BuildSettings.model_validate({"flavors": flavors}))
+    raw = builders.node(name, annotations={names.FLAVOR_LIMITS: limits})
+    return replace(pool(name, **more), sizing=pool_view(raw, eligibility.view(raw)).sizing)
+
+
+def test_the_limits_of_a_sites_flavors_hold_for_the_members_together() -> None:
+    assert set(placed(decide(waiting(), limited("a")))) == {"u0", "u1", "u2"}
+    large = [member(slot, cpu="2") for slot in range(SIZE)]
+    assert {each[0] for each in placed(decide(large, limited("a"), pool("b"))).values()} == {"b"}
+    told = (
+        "small: at most cpu 2 for the pods of a group together; group: at most cpu 5 for the pods of a group together"
+    )
+    assert set(said(decide(large, limited("a"))).values()) == {
+        (
+            "Unschedulable",
+            "no pool takes the 3 pods of the group: a (spec.containers: no flavor of this site covers what the pod asks"
+            f" for: {told})",
+        )
+    }
+    assert placed(decide([test_pools.pod("u9", "a", cpu="2")], limited("a"))) == {"u9": ("a", "")}
+
+
+def test_the_members_with_one_flavor_count_together_whatever_each_requests() -> None:
+    mixed = [member(slot, cpu=cpu) for slot, cpu in enumerate(("1", "2", "2"))]
+    for each in mixed:
+        each["metadata"]["annotations"][names.FLAVOR] = "group"
+    assert set(placed(decide(mixed, limited("a", heterogeneous=True)))) == {"u0", "u1", "u2"}
+    mixed[0]["metadata"]["annotations"][names.FLAVOR] = mixed[1]["metadata"]["annotations"][names.FLAVOR] = "small"
+    ((reason, message),) = set(said(decide(mixed, limited("a", heterogeneous=True))).values())
+    assert reason == "Unschedulable"
+    assert message.endswith(
+        "a (flavor small: cpu 3 is not allowed at this site; allowed: at most 2 for the pods of a group together)"
+    )
 
 
 def test_all_members_get_one_pool_with_room_for_the_sum() -> None:

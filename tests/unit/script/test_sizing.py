@@ -2,9 +2,11 @@
 
 import pytest
 
+from bridge import names
 from bridge.errors import ScriptError
-from bridge.script import sizing
+from bridge.script import flavor_limits, plan, sizing
 from bridge.script.buildconfig import BuildConfig
+from bridge.script.references import Objects
 from tests.pod_specs import spec_of
 from tests.unit.script.pods import pod
 
@@ -129,3 +131,80 @@ def test_time_limit(deadline, grace, site, expected):
 def test_quantity_that_is_none():
     with pytest.raises(ScriptError, match="resources"):
         measure({"containers": [asks(limits={"cpu": "lots"})]})
+
+
+GROUP = {
+    "flavors": [
+        {"name": "small", "max_resources": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "2"}, "cpu": 2},
+        {"name": "large", "max_resources": {"cpu": "8", "rdma/ib": "1"}, "max_group_resources": {"cpu": "16"}},
+    ],
+    "default_flavor": "large",
+    "limits": {"default_memory": "3Gi"},
+}
+
+
+def member(requests, size, shapes="", **annotations):
+    recorded = {names.PLACE_IN_JOB: f"g/1/{size}", names.SHAPES_IN_JOB: shapes, **annotations}
+    return pod({"containers": [asks(requests, image="i")]}, annotations=recorded)
+
+
+@pytest.mark.parametrize(
+    ("requests", "size", "flavor"),
+    [
+        ({"cpu": "2", "memory": "1Gi"}, 2, "small"),
+        ({"cpu": "2", "memory": "1Gi"}, 3, "large"),
+        ({"cpu": "1500m", "memory": "1Gi"}, 3, "large"),
+        ({"memory": "1Gi"}, 3, "large"),
+        ({"cpu": "1"}, 2, "small"),
+        ({"cpu": "1"}, 3, "large"),
+        ({"cpu": "4", "memory": "1Gi"}, 5, "large"),
+        ({"nvidia.com/gpu": "1", "memory": "1Gi"}, 2, "small"),
+    ],
+)
+def test_the_flavor_of_a_group_covers_its_pods_together(requests, size, flavor):
+    config = BuildConfig.model_validate(GROUP)
+    assert plan.make(member(requests, size), config, Objects(), "node").size.flavor == flavor
+
+
+def test_the_pods_of_a_heterogeneous_group_that_request_the_same_count_together():
+    config, shapes = BuildConfig.model_validate(GROUP), f"1x{'a' * 16},2x{'b' * 16}"
+    found = plan.make(member({"cpu": "2", "memory": "1Gi"}, 3, shapes), config, Objects(), "node").size
+    assert found.flavor == "small"
+
+
+def test_a_group_that_no_flavor_covers_is_refused_in_words():
+    config = BuildConfig.model_validate(GROUP)
+    told = (
+        "no flavor of this site covers what the pod asks for: small: at most nvidia.com/gpu 2 for the pods of a group "
+        "together; large: it has no nvidia.com/gpu"
+    )
+    with pytest.raises(ScriptError, match=told):
+        plan.make(member({"nvidia.com/gpu": "1", "memory": "1Gi"}, 3), config, Objects(), "node")
+
+
+def test_what_sizes_a_group_is_read_as_it_was_written():
+    config = BuildConfig.model_validate(GROUP)
+    found = flavor_limits.parse(flavor_limits.dump(config))
+    pods = [pod({"containers": [asks(requests)]}) for requests in ({}, {"cpu": "3"}, {"cpu": "20", "memory": "1Gi"})]
+    for alike in (1, 2, 9):
+        assert [sizing.measure(each, found, alike) for each in pods] == [
+            sizing.measure(each, config, alike) for each in pods
+        ]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"flavors":[{"name":"f","newer":1}]}'])
+def test_limits_that_another_version_wrote_are_not_known(text):
+    assert flavor_limits.parse(text) is None
+
+
+def test_without_limits_or_with_too_many_nothing_is_written():
+    flavors = [{"name": f"f{n}", "max_resources": {"cpu": "1"}} for n in range(999)]
+    for config in ({}, {"flavors": [{"name": "f", "cpu": 2}]}, {"flavors": flavors}):
+        assert flavor_limits.dump(BuildConfig.model_validate(config)) == ""
+
+
+def test_a_hub_from_before_the_limits_of_groups_accepts_a_site_without_them():
+    flavor = {"name": "f", "max_resources": {"cpu": "1"}}
+    assert "max_group_resources" not in BuildConfig.model_validate({"flavors": [flavor]}).dump()["flavors"][0]
+    more = BuildConfig.model_validate({"flavors": [{**flavor, "max_group_resources": {"cpu": "2"}}]})
+    assert BuildConfig.model_validate(more.dump()) == more

@@ -10,6 +10,7 @@ import pytest
 from bridge.errors import BatchError, SiteRefusedError
 from bridge.protocol.model.requests import PlaceInJob
 from bridge.protocol.nats.messages import CancelMessage, Empty, Snapshot, SubmitMessage
+from bridge.site.config.site_config import parse
 from bridge.site.jobs.job_folder import JobFolder
 from tests.unit.site.conftest import OWNER, UID
 
@@ -204,6 +205,65 @@ def test_a_refusal_is_the_end_of_all_pods(world: Any) -> None:
     }
     cancel_all(world)
     check_nothing_left(world)
+
+
+LIMITS = """
+pool = "p"
+default_flavor = "d"
+[[flavors]]
+name = "f"
+max_resources = {cpu = "4", memory = "2Gi", "nvidia.com/gpu" = "2"}
+[[flavors]]
+name = "d"
+max_resources = {cpu = "4", "nvidia.com/gpu" = "2"}
+[[flavors]]
+name = "g"
+max_resources = {cpu = "2"}
+max_group_resources = {cpu = "6"}
+"""
+GPU = {"gpus": 1, "gpu_resource": "nvidia.com/gpu"}
+
+
+@pytest.mark.parametrize("heterogeneous", [False, True])
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"flavor": "f", "cpus": 2, "memory": 1}, "flavor f: cpu 6 is not allowed at this site; allowed: at most 4"),
+        ({"flavor": "f", "memory": 2**30}, "flavor f: memory 3072Mi is not allowed at this site; allowed: at most 2Gi"),
+        (
+            {"flavor": "f", "memory": 1, **GPU},
+            "flavor f: nvidia.com/gpu 3 is not allowed at this site; allowed: at most 2",
+        ),
+        ({"cpus": 4, **GPU}, "flavor d: nvidia.com/gpu 3 is not allowed at this site; allowed: at most 2"),
+    ],
+)
+def test_the_limits_of_a_flavor_hold_for_the_sum_of_its_pods(
+    world: Any, more: dict[str, Any], told: str, heterogeneous: bool
+) -> None:
+    world.config, world.batch.heterogeneous = parse(LIMITS), heterogeneous
+    submit_all(world, **more)
+    world.look()
+    ends = {(end.phase, end.outcome, end.reason, end.message) for end in statuses(world)}
+    assert ends == {("ended", "Failed", "OverLimit", f"{told} for the pods of a group together")}
+    assert submit(world, 0, **more).reason == "OverLimit"
+    assert world.batch.submits == []
+    for rank in range(3):
+        cancel(world, rank)
+    check_nothing_left(world)
+
+
+@pytest.mark.parametrize("more", [{"flavor": "g", "cpus": 2}, {"flavor": "f", "memory": 1}, {"cpus": 4}])
+def test_a_group_within_the_limits_of_a_flavor_runs(world: Any, more: dict[str, Any]) -> None:
+    world.config = parse(LIMITS)
+    submit_all(world, **more)
+    assert len(world.batch.submits) == 1
+
+
+def test_each_flavor_of_a_heterogeneous_group_has_its_own_sum(world: Any) -> None:
+    world.config, world.batch.heterogeneous = parse(LIMITS), True
+    for rank, flavor in enumerate(("f", "f", "g")):
+        submit(world, rank, flavor=flavor, cpus=2, memory=1)
+    assert len(world.batch.submits) == 1
 
 
 def test_a_refusal_for_now_is_repeated(world: Any) -> None:

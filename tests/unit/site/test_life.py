@@ -511,7 +511,7 @@ def test_a_sites_caps_hold_whatever_a_hub_sends(world: Any) -> None:
     assert (world.batch.submits[0].time_limit, world.batch.submits[0].most_seconds) == (50, 50)
     for more, told in (
         ({"cpus": 5}, "flavor f: cpu 5 is not allowed at this site; allowed: at most 4"),
-        ({"memory": 2**31}, "memory 2147483648 is not allowed at this site; allowed: at most 1Gi"),
+        ({"memory": 2**31}, "memory 2048Mi is not allowed at this site; allowed: at most 1Gi"),
         ({"gpus": 2, "gpu_resource": "nvidia.com/gpu"}, "allowed: at most 1"),
         ({"gpus": 1, "gpu_resource": "amd.com/gpu"}, "allowed: none"),
     ):

@@ -145,6 +145,19 @@ def test_a_group_shows_which_pools_run_groups_and_how_many_nodes_it_needs():
     assert [record[:2] for record in found.values()] == [(False, None), (True, True)]
 
 
+def test_a_group_shows_where_it_is_larger_than_the_flavors_of_the_site_allow(monkeypatch):
+    limits = {names.FLAVOR_LIMITS: '{"flavors":[{"name":"f","max_resources":{"cpu":"7"}}],"default_flavor":"f"}'}
+    limits_of_gpus = {names.FLAVOR_LIMITS: '{"flavors":[{"name":"f","max_group_resources":{"cpu":"7"}}]}'}
+    gangs = {names.GANGS_ALLOWED: "true"}
+    monkeypatch.setitem(
+        globals(), "POOLS", [pool("a", "32", **gangs, **limits), pool("b", "32", **gangs, **limits_of_gpus)]
+    )
+    found = shown(session(), pod(pools="a,b", reason="Unschedulable", group=GROUP))
+    assert found["a"] == (True, True, "", "", "", ""), "the default flavor accepts the CPUs that no flavor covers"
+    assert found["b"][:2] == (False, None)
+    assert found["b"][5].endswith("f: at most cpu 7 for the pods of a group together")
+
+
 def test_a_group_that_may_go_to_slurm_says_whether_it_races():
     def reasons(**more):
         member = pod(pools="gangs,races,local", group=GROUP, **more)
