@@ -15,7 +15,7 @@ from admission.raw_pods import Pod, annotations_of
 from bridge import names
 from bridge.config import policies
 from bridge.config.policies import FIELDS, NamespacePolicy
-from bridge.workload import slurm_partition
+from bridge.workload import pods
 from bridge.workload.services import Target
 
 EXPOSE = names.EXPOSE.rpartition("/")[2]
@@ -87,7 +87,7 @@ def impossible(annotations: Mapping[str, str], partitions: Collection[str]) -> l
 def selector_denied(spec: Mapping[str, Any], policy: NamespacePolicy, partition: str) -> list[Denial]:
     """List the partitions of the pod's node selector that the policy does not allow; at most one denial."""
     allowed = policy.allowed_of(names.PARTITION, partition)
-    refused = [part for part in slurm_partition.selected(spec) if part not in allowed]
+    refused = [part for part in pods.selected_partitions(spec) if part not in allowed]
     if not refused or policies.ANY in allowed:
         return []
     problem = f"spec.nodeSelector[{names.PARTITION_LABEL_PREFIX}{refused[0]}]: partition {refused[0]!r} is not allowed"
@@ -96,7 +96,7 @@ def selector_denied(spec: Mapping[str, Any], policy: NamespacePolicy, partition:
 
 def selector_impossible(spec: Mapping[str, Any], partitions: Collection[str]) -> list[str]:
     """List the partitions of the pod's node selector that no pod of this installation can use."""
-    requested = slurm_partition.selected(spec)
+    requested = pods.selected_partitions(spec)
     if not partitions or not (refused := [part for part in requested if part not in partitions]):
         return []
     return [

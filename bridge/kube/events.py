@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.clock import SYSTEM_CLOCK, Clock, rfc3339
-from bridge.core.retries import Backoff
+from bridge.core.retries import Backoff, TokenBucket
 from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError
 from bridge.kube.kube_client import KubeClient, Object
-from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import EVENTS
 from bridge.kube.work_queue import WorkQueue
 from bridge.logs import kv

@@ -13,7 +13,7 @@ from bridge import names
 from bridge.core import isolation
 from bridge.slurm import states
 from bridge.slurm.models import JobLink, PodRef, Snapshot
-from bridge.workload import groups, pods, resources, slurm_partition
+from bridge.workload import groups, pods, resources
 from bridge.workload.devices import extended_claims
 from bridge.workload.groups import InvalidGroupError, Membership
 
@@ -96,7 +96,7 @@ def shape(pod: Mapping[str, Any]) -> str:
     requests = sorted((name, str(value.normalize())) for name, value in resources.pod_requests(pod["spec"]).items())
     times = [pod["spec"].get(field) for field in ("activeDeadlineSeconds", "terminationGracePeriodSeconds")]
     claimed = extended_claims.shape(pod)
-    partitions = slurm_partition.selected(pod["spec"])
+    partitions = pods.selected_partitions(pod["spec"])
     text = json.dumps([settings, requests, times, *([claimed] if claimed else []), *partitions])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

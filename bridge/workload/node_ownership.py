@@ -1,4 +1,4 @@
-"""The Kubernetes nodes of an installation. Pure, on raw nodes.
+"""The Kubernetes nodes of an installation, and the labels that show their partitions. Pure, on raw nodes.
 
 Several installations of podbridge may run in one Kubernetes cluster. ``nodes.selector`` and ``partitions`` select the
 nodes of each. The managed-node taint, whose value is the scheduler's name, marks a node as taken: the API server allows
@@ -7,7 +7,8 @@ one taint with this key, so one installation gets it, and the others do not use 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bridge import names
@@ -15,6 +16,7 @@ from bridge.config.hub import Config
 from bridge.slurm.models import Node
 
 KubeNode = Mapping[str, Any]
+_PARTITION_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def is_selected(config: Config, node: KubeNode) -> bool:
@@ -50,3 +52,29 @@ def holder(node: KubeNode) -> str:
     """Return the scheduler that has taken the node; empty if the node does not have the managed-node taint."""
     taints = (node.get("spec") or {}).get("taints") or ()
     return next((str(t.get("value") or "") for t in taints if t.get("key") == names.MANAGED_TAINT), "")
+
+
+def partition_label(partition: str) -> dict[str, str]:
+    """Return the label of a partition. Raises ``ValueError`` if its name cannot be part of a label."""
+    if not _PARTITION_LABEL.fullmatch(partition):
+        raise ValueError(
+            f"{partition!r} is not allowed; allowed: a partition whose name has at most 63 letters, digits, '-', '_' "
+            f"and '.', and begins and ends with a letter or digit"
+        )
+    return {names.PARTITION_LABEL_PREFIX + partition: "true"}
+
+
+def partition_label_changes(labels: Mapping[str, str], partitions: Iterable[str]) -> dict[str, str | None]:
+    """Return the labels that a node of these partitions lacks, and with ``None`` the labels to remove.
+
+    A partition whose name cannot be part of a label has none.
+    """
+    desired = {
+        key: value
+        for name in partitions
+        if _PARTITION_LABEL.fullmatch(name)
+        for key, value in partition_label(name).items()
+    }
+    stale = (key for key in labels if key.startswith(names.PARTITION_LABEL_PREFIX) and key not in desired)
+    missing = {key: value for key, value in desired.items() if labels.get(key) != value}
+    return {**missing, **dict.fromkeys(stale)}

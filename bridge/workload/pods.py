@@ -284,3 +284,24 @@ def condition_patch(pod: Pod, kind: str, status: str, reason: str, message: str,
         "lastTransitionTime": since or now,
     }
     return {"metadata": {"uid": uid(pod)}, "status": {"conditions": [entry]}}
+
+
+def partitions(pod: Mapping[str, Any], default: str) -> str:
+    """Return the Slurm partitions of a pod, comma separated; ``default`` if it names none.
+
+    Kueue can add a node selector to the pods that it admits, and no annotation. So the label of a partition in
+    ``spec.nodeSelector`` selects this partition, before the annotation and the configured one.
+    """
+    annotations = pod["metadata"].get("annotations") or {}
+    return ",".join(selected_partitions(pod["spec"])) or annotations.get(names.PARTITION) or default
+
+
+def partition_source(pod: Mapping[str, Any]) -> str:
+    """Return the field of a pod that names its partitions, for messages."""
+    return "spec.nodeSelector" if selected_partitions(pod["spec"]) else names.PARTITION
+
+
+def selected_partitions(spec: Mapping[str, Any]) -> list[str]:
+    """Return the partitions that the node selector of a pod names, sorted."""
+    prefix, selector = names.PARTITION_LABEL_PREFIX, spec.get("nodeSelector") or {}
+    return sorted(key.removeprefix(prefix) for key, value in selector.items() if key.startswith(prefix) and value)

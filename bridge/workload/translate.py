@@ -15,7 +15,7 @@ from bridge.slurm import components
 from bridge.slurm.models import GroupRef, JobLink, JobRequest, PodRef
 from bridge.slurm.versions import ApiVersion
 from bridge.workload import annotations as job_annotations
-from bridge.workload import links, pods, quantity, resources, slurm_partition
+from bridge.workload import links, pods, quantity, resources
 from bridge.workload.devices import gres
 from bridge.workload.resources import Resources
 
@@ -56,10 +56,10 @@ def request(
         raise UntranslatableError(
             f"{names.USER_ID} and {names.GROUP_ID} can't be used: Slurm's API {version.name} knows neither"
         )
-    partition = slurm_partition.of(pod, config.partition)
+    partition = pods.partitions(pod, config.partition)
     if config.partitions and not set(partition.split(",")) <= set(config.partitions):
         raise UntranslatableError(
-            f"{slurm_partition.source(pod)}: {partition} is not a partition of this scheduler; allowed: "
+            f"{pods.partition_source(pod)}: {partition} is not a partition of this scheduler; allowed: "
             + ", ".join(config.partitions)
         )
     fewest = settings.get(names.MIN_NODES, 1)

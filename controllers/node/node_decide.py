@@ -22,7 +22,7 @@ from bridge.config.hub import Config
 from bridge.core import isolation
 from bridge.slurm import states
 from bridge.slurm.models import Node
-from bridge.workload import eligibility, node_ownership, slurm_partition
+from bridge.workload import eligibility, node_ownership
 from bridge.workload.eligibility import slurm_name
 from controllers.node import external
 from controllers.node.external import Plan
@@ -150,7 +150,7 @@ def _taint(config: Config, node: KubeNode, managed: bool) -> Taint | None:
 
 def _label(node: KubeNode, slurm_node: Node | None) -> Label | None:
     labels = node["metadata"].get("labels") or {}
-    changes = slurm_partition.label_changes(labels, slurm_node.partitions if slurm_node is not None else ())
+    changes = node_ownership.partition_label_changes(labels, slurm_node.partitions if slurm_node is not None else ())
     return Label(node, changes) if changes else None
 
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from bridge.errors import BridgeError
-from bridge.workload import slurm_partition
+from bridge.workload import node_ownership
 from bridge.workload.quantity import parse
 
 Object = Mapping[str, Any]
@@ -198,7 +198,7 @@ def _evict_after(path: str, body: Object) -> float | None:
 
 def _partition(path: str, value: object) -> dict[str, str]:
     try:
-        return slurm_partition.label(value if isinstance(value, str) else repr(value))
+        return node_ownership.partition_label(value if isinstance(value, str) else repr(value))
     except ValueError as error:
         raise SpecificationError(f"{path}.partition: {error}") from error
 

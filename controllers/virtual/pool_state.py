@@ -1,18 +1,25 @@
-"""The state of one pool in the process that leads: its pods, the entry of each, and the workers for its site."""
+"""The state of one pool in the process that leads: its pods, the entry of each, the workers for its site, its folder.
+
+The virtual node records the id of the site's folder that holds the pool's jobs, so that a restarted hub ignores a
+submitter with another folder, which does not know the pool's jobs. Another folder replaces it automatically only if no
+pod is bound to the pool. Otherwise an administrator must remove the node's annotation.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from bridge import names
 from bridge.clock import Clock, rfc3339
 from bridge.control.brake import Brake
 from bridge.core.threads import Supervisor
 from bridge.core.workers import Workers
 from bridge.kube.cache import Cache
 from bridge.pools.pool_interface import Pool, SiteFolders
+from bridge.protocol.model.announcement import Announcement
 from bridge.workload import pods, queue_wait
 from controllers.virtual import race_decide, virtual_pod_decide
 from controllers.virtual.node_manifest import PoolStatus
@@ -208,3 +215,46 @@ def expected_wait(pool: Pool, now: float) -> float:
         and (job.started_at is not None or (job.phase == "queued" and queue_wait.is_queued(job.reason)))
     ]
     return queue_wait.expected_wait(times, now)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderChoice:
+    """The id of the chosen folder (empty: that of the first announcement), and the problem, if any."""
+
+    folder: str
+    problem: str = ""
+
+
+def choose_folder(
+    pool: str, recorded: str, current: str, heard: Mapping[str, Announcement], *, bound: int | None, remembered: int
+) -> FolderChoice:
+    """Choose a folder.
+
+    ``recorded``: the folder in the node's annotation. ``current``: the chosen one until now. ``heard``: the last
+    announcement of each folder, without those of silent submitters. ``bound`` and ``remembered``: numbers of pods and
+    jobs of the pool.
+    """
+    folder = recorded or current
+    if heard and folder not in heard and (not recorded or (bound == 0 and not remembered)):
+        folder = min(heard)
+    others = {other: announce for other, announce in heard.items() if other != folder}
+    if not folder or not others:
+        return FolderChoice(folder)
+    if folder in heard:
+        return FolderChoice(
+            folder,
+            f"submitters of this pool use different folders: {_listed({folder: heard[folder], **others})}; only "
+            f"{folder} is used. Start all with the same folder on a file system that they share, or give each a pool "
+            "of its own",
+        )
+    return FolderChoice(
+        folder,
+        f"the jobs of this pool are in folder {folder}, but only another is announced: {_listed(others)}. Start the "
+        "submitter with the folder from before; or, if that is lost with its jobs: "
+        f"kubectl annotate node {pool} {names.SITE_FOLDER}-",
+    )
+
+
+def _listed(heard: Mapping[str, Announcement]) -> str:
+    submitters = ((folder or "unknown", announce.submitter[:100]) for folder, announce in heard.items())
+    return ", ".join(f"{folder} (submitter {submitter})" for folder, submitter in submitters)

@@ -18,9 +18,9 @@ from bridge import names
 from bridge.clock import Clock, parse_rfc3339
 from bridge.config import installations
 from bridge.config.hub import Config
+from bridge.core.retries import TokenBucket
 from bridge.errors import KubeError, KubeForbiddenError, KubeNotFoundError, MissingReferenceError
 from bridge.kube.kube_client import KubeClient, Object
-from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import CONFIGMAPS, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from bridge.logs import kv
 from bridge.script import consent, references

@@ -21,7 +21,7 @@ from bridge.pools.registry import PoolSource
 from bridge.telemetry.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
 from bridge.workload import pods, pool_selection, services
 from controllers.brakes import Brakes, config_map_path
-from controllers.virtual import site_folder, virtual_node_decide
+from controllers.virtual import pool_state, virtual_node_decide
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
 from controllers.virtual.node_writer import NodeWriter
 from controllers.virtual.pod_reconciler import PodReconciler
@@ -207,7 +207,7 @@ class VirtualNodes(Loop):
             return True
         recorded = (node["metadata"].get("annotations") or {}).get(names.SITE_FOLDER, "")
         now = self.clock.monotonic()
-        choice = site_folder.choose(
+        choice = pool_state.choose_folder(
             record.name,
             recorded,
             folders.folder,

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from bridge.clock import Clock
 from bridge.core.job_lifecycle import NEVER
+from bridge.core.retries import TokenBucket
 from bridge.errors import SiteError
-from bridge.kube.rate_limit import TokenBucket
 from bridge.pools.pool_interface import Pool, RefreshesFiles
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import VolumeFile

@@ -12,7 +12,7 @@ from typing import Any
 from bridge.control.control_loop import Dependencies
 from bridge.slurm import states
 from bridge.slurm.models import Node, Partition, Snapshot
-from bridge.workload import eligibility, node_ownership, pool_selection, resources, slurm_partition
+from bridge.workload import eligibility, node_ownership, pods, pool_selection, resources
 from bridge.workload.eligibility import NodeView
 from scheduler.devices.device_names import DeviceNames
 from scheduler.nodes.node_fit import BoundedCache, Key, NodeFit, most_results
@@ -83,7 +83,7 @@ class Placements:
         # the cache replaces objects and never changes them
         placement = cached[2]() if cached is not None and cached[0] is pod else None
         if cached is None or placement is None:
-            key = self._fit.key(pod, slurm_partition.of(pod, default_partition))
+            key = self._fit.key(pod, pods.partitions(pod, default_partition))
             placement = self._by_key.get(key, lambda: self._find(pod, key, default_partition))
             cached = self._by_uid[uid] = (pod, key, weakref.ref(placement))
         if not pod["spec"].get("volumes"):  # before the call: a decision asks for the placements of all pods
@@ -172,7 +172,7 @@ class Placements:
         return _placement(refused, sorted(eligible - refused.keys()))
 
     def _find(self, pod: Mapping[str, Any], key: Key, default_partition: str) -> Placement:
-        partition = slurm_partition.of(pod, default_partition)
+        partition = pods.partitions(pod, default_partition)
         return _placement(*self._fit.placed(pod, key, lambda: self._names(partition)))
 
     def refusal(self, pod: Mapping[str, Any], slurm_node: str) -> str:
@@ -217,9 +217,7 @@ class Placements:
 
     def longest(self, pod: Mapping[str, Any], default_partition: str) -> int:
         """Return the largest time limit of the pod's partitions in minutes; 0 if one has no limit or none is known."""
-        limits = [
-            partition.max_minutes for partition in self._partitions_of(slurm_partition.of(pod, default_partition))
-        ]
+        limits = [partition.max_minutes for partition in self._partitions_of(pods.partitions(pod, default_partition))]
         return max(limits, default=0) if all(limits) else 0
 
     def _partitions_of(self, names: str) -> list[Partition]:

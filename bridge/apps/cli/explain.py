@@ -14,7 +14,7 @@ from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import job_view, node_room, pod_view, queue_view, wait_reasons
 from bridge.slurm import job_words, states
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, links, places, pods, pool_selection, resources, slurm_partition
+from bridge.workload import eligibility, links, places, pods, pool_selection, resources
 from bridge.workload.quantity import MIB
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
@@ -188,12 +188,12 @@ def _queued(pod: pods.Pod, session: CommandSession) -> tuple[str, str] | None:
 
 def _partition_advice(pod: pods.Pod, session: CommandSession) -> str:
     """Return how to correct a partition that does not exist; empty if it does, or if that is not known."""
-    named = slurm_partition.of(pod, "")
+    named = pods.partitions(pod, "")
     known = session.known_partitions
     if not named or not known or set(named.split(",")) <= known:
         return ""
     listed = f"partition {named} does not exist; there are {', '.join(sorted(known))}"
-    if slurm_partition.selected(pod["spec"]):
+    if pods.selected_partitions(pod["spec"]):
         return f"{listed}: correct spec.nodeSelector and create the pod again"
     close = next(iter(difflib.get_close_matches(named, known, 1)), min(known))
     metadata = pod["metadata"]

@@ -10,7 +10,7 @@ from bridge.apps.view import node_room
 from bridge.errors import KubeError
 from bridge.slurm import job_words
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, links, pods, pool_selection, resources, slurm_partition
+from bridge.workload import eligibility, links, pods, pool_selection, resources
 from scheduler.nodes import occupancy
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
@@ -47,7 +47,7 @@ def _slurm_side(session: CommandSession, pod: pods.Pod, job: Job | None) -> node
     # the job of a group has several nodes, and what it has on each is not known before its start
     is_alone = job.link is None or job.link.size == 1 if job is not None else links.membership(pod) is None
     message = str(pods.condition(pod, names.POD_SCHEDULED).get("message", ""))
-    named = job.partition if job is not None else slurm_partition.of(pod, session.config.partition)
+    named = job.partition if job is not None else pods.partitions(pod, session.config.partition)
     asks = job.request if job is not None else job_words.read_asked(message)
     return node_room.SlurmSide(
         slurm_nodes, session.node_holders, asks if is_alone else None, frozenset(named.split(",")) - {""}

@@ -8,7 +8,7 @@ from bridge import names
 from bridge.protocol.model.announcement import Readiness
 from bridge.protocol.nats.messages import Announce
 from controllers.virtual import virtual_node_decide
-from controllers.virtual.site_folder import choose
+from controllers.virtual.pool_state import choose_folder
 from tests.unit.controllers.test_virtual_nodes import announce, decide, made, settled, state, view
 
 
@@ -41,7 +41,7 @@ def heard(*folders: str) -> dict[str, Announce]:
 def test_the_folder_that_is_believed(
     recorded: str, current: str, seen: list[str], bound: int | None, remembered: int, chosen: str, problem: str
 ) -> None:
-    choice = choose("site", recorded, current, heard(*seen), bound=bound, remembered=remembered)
+    choice = choose_folder("site", recorded, current, heard(*seen), bound=bound, remembered=remembered)
     assert choice.folder == chosen
     assert problem in choice.problem
     assert bool(problem) == bool(choice.problem)

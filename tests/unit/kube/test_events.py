@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
+from bridge.core.retries import TokenBucket
 from bridge.kube import events
 from bridge.kube.events import EventRecorder, reference
 from bridge.kube.kube_client import KubeClient
-from bridge.kube.rate_limit import TokenBucket
 from cluster.polling import eventually
 from tests.fakes.clock import FakeClock
 from tests.fakes.kube_api import FakeApi, Handler, Request

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from bridge.workload import slurm_partition
+from bridge.workload import node_ownership, pods
 
 PREFIX = names.PARTITION_LABEL_PREFIX
 
@@ -17,18 +17,22 @@ def pod(annotation=None, **selector):
 
 
 def test_the_node_selector_counts_before_the_annotation_and_the_default():
-    assert slurm_partition.of(pod(), "main") == "main"
-    assert slurm_partition.of(pod("cpu"), "main") == "cpu"
-    assert slurm_partition.of(pod("cpu", gpu="true"), "main") == "gpu"
-    assert slurm_partition.of(pod(b="true", a="true"), "") == "a,b"
-    assert slurm_partition.of({"metadata": {}, "spec": {"nodeSelector": {"disk": "ssd"}}}, "main") == "main"
+    assert pods.partitions(pod(), "main") == "main"
+    assert pods.partitions(pod("cpu"), "main") == "cpu"
+    assert pods.partitions(pod("cpu", gpu="true"), "main") == "gpu"
+    assert pods.partitions(pod(b="true", a="true"), "") == "a,b"
+    assert pods.partitions({"metadata": {}, "spec": {"nodeSelector": {"disk": "ssd"}}}, "main") == "main"
 
 
 def test_labels_follow_the_partitions_of_a_node():
     labels = {"disk": "ssd", PREFIX + "old": "true", PREFIX + "kept": "true"}
-    assert slurm_partition.label_changes(labels, ["kept", "new"]) == {PREFIX + "new": "true", PREFIX + "old": None}
-    assert slurm_partition.label_changes({PREFIX + "kept": "no"}, ["kept"]) == {PREFIX + "kept": "true"}
-    assert slurm_partition.label_changes({}, ["a@b"]) == {}
+    changes = node_ownership.partition_label_changes(labels, ["kept", "new"])
+    assert changes == {
+        PREFIX + "new": "true",
+        PREFIX + "old": None,
+    }
+    assert node_ownership.partition_label_changes({PREFIX + "kept": "no"}, ["kept"]) == {PREFIX + "kept": "true"}
+    assert node_ownership.partition_label_changes({}, ["a@b"]) == {}
 
 
 _PARTITION = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,70}", fullmatch=True)
@@ -36,9 +40,9 @@ _PARTITION = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,70}", fullmatch=True
 
 @given(st.lists(_PARTITION), st.dictionaries(st.text() | _PARTITION.map(PREFIX.__add__), st.text()))
 def test_after_the_changes_there_are_none(partitions, labels):
-    changes = slurm_partition.label_changes(labels, partitions)
+    changes = node_ownership.partition_label_changes(labels, partitions)
     after = {key: value for key, value in {**labels, **changes}.items() if value is not None}
-    assert slurm_partition.label_changes(after, partitions) == {}
+    assert node_ownership.partition_label_changes(after, partitions) == {}
     assert {key: value for key, value in after.items() if not key.startswith(PREFIX)} == {
         key: value for key, value in labels.items() if not key.startswith(PREFIX)
     }
@@ -47,4 +51,4 @@ def test_after_the_changes_there_are_none(partitions, labels):
 @pytest.mark.parametrize("name", ["", "a@b", "_a", "a-", "x" * 64])
 def test_a_partition_whose_name_cannot_be_a_label_is_refused(name):
     with pytest.raises(ValueError, match="allowed: a partition whose name"):
-        slurm_partition.label(name)
+        node_ownership.partition_label(name)
