@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from admission import field_policy, pool_rules, raw_pods, reserved_names, size_policy, unsupported
+from admission import field_policy, pool_rules, raw_pods, refused_fields, size_policy
 from admission.field_policy import Denial
 from bridge import names
 from bridge.config.hub import Config
@@ -96,7 +96,7 @@ def create(
     verdict = Verdict()
     if raw_pods.is_mirror(pod, user_name):
         return verdict
-    verdict.forbidden += reserved_names.on_create(pod, config.scheduler_name, trusted=user_name in trusted)
+    verdict.forbidden += refused_fields.reserved_on_create(pod, config.scheduler_name, trusted=user_name in trusted)
     if raw_pods.scheduler_name(pod) != config.scheduler_name:
         reason = raw_pods.annotations_of(pod).get(names.DEFAULT_SCHEDULER_REASON)
         if reason and scope.managed and raw_pods.scheduler_name(pod) == names.KUBE_DEFAULT_SCHEDULER:
@@ -106,15 +106,15 @@ def create(
     verdict.invalid += request.problems
     verdict.permissions += job_annotations.needed_permissions(request.annotations)
     selects = "Slurm selects the node" if allowed.local else "podbridge selects the pool"
-    verdict.invalid += unsupported.requirements(spec, selects)
-    verdict.warnings += unsupported.preferences(spec, selects)
+    verdict.invalid += refused_fields.requirements(spec, selects)
+    verdict.warnings += refused_fields.preferences(spec, selects)
     verdict.invalid += pool_rules.invalid(pod, scope.pools)
     _check_exposure(verdict, pod, config, scope)
     _check_reach(verdict, pod, config, scope)
     verdict.forbidden += pool_rules.forbidden(pod, scope.pools)
     if not scope.managed and not scope.policy.may_name_scheduler:
         verdict.denials.append(field_policy.scheduler_denied(config.scheduler_name))
-    verdict.invalid += unsupported.devices(spec, config.device_classes, remote=allowed.remote)
+    verdict.invalid += refused_fields.devices(spec, config.device_classes, remote=allowed.remote)
     if not config.slurm_rest_api and not allowed.remote:
         verdict.warnings.append(pool_selection.NO_POOL)
     if allowed.local:
@@ -128,8 +128,8 @@ def create(
         verdict.warnings += [f"the pod would fail on a pool: {problem}" for problem in problems]
     verdict.invalid += request.shortfall(config)
     if not request.problems and not request.settings.get(names.EXCLUSIVE, config.exclusive):
-        verdict.invalid += unsupported.unknown_resources(request.resources, config.gres)
-    verdict.warnings += unsupported.too_big(request.resources, nodes)
+        verdict.invalid += refused_fields.unknown_resources(request.resources, config.gres)
+    verdict.warnings += refused_fields.too_big(request.resources, nodes)
     return verdict
 
 
@@ -163,10 +163,10 @@ def _check_reach(verdict: Verdict, pod: raw_pods.Pod, config: Config, scope: Sco
 def _check_local(verdict: Verdict, request: _Request, config: Config, scope: Scope) -> None:
     """Check a new pod that may run on the colocated Slurm."""
     spec, annotations = request.pod["spec"], request.annotations
-    verdict.warnings += unsupported.long_grace(spec, config.max_grace_period)
+    verdict.warnings += refused_fields.long_grace(spec, config.max_grace_period)
     may_get_all_memory = config.slurm_rest_api and config.defaults.memory_per_cpu is None and not config.exclusive
     if may_get_all_memory and not request.settings.get(names.MEM_PER_NODE):
-        verdict.warnings += unsupported.no_memory(request.resources)
+        verdict.warnings += refused_fields.no_memory(request.resources)
     verdict.invalid += _group_problems(annotations)
     verdict.invalid += field_policy.impossible(annotations, config.partitions)
     verdict.denials += field_policy.denied(annotations, scope.policy, config.partition)
@@ -221,8 +221,8 @@ def update(
     """Validate an update. Only changed fields are checked, so that an earlier error does not block other changes."""
     verdict = Verdict()
     if user_name not in trusted:
-        verdict.forbidden += reserved_names.on_update(old, new)
-        if reserved_names.needs_permission(old, new):
+        verdict.forbidden += refused_fields.reserved_on_update(old, new)
+        if refused_fields.needs_permission(old, new):
             verdict.permissions.append(FINALIZER_PERMISSION)
     if raw_pods.scheduler_name(new) != config.scheduler_name:
         return verdict

@@ -20,8 +20,7 @@ from controllers.node import node_decide as node_decide
 from controllers.node.device_reader import DeviceReader
 from controllers.node.node_act import NodeActor
 from controllers.node.node_actions import NodeSyncView
-from controllers.workload import pod_groups, workload_decide, workload_view
-from controllers.workload import workload_actions as workload_actions
+from controllers.workload import pod_groups, workload_actions, workload_decide
 from controllers.workload.stranded import StrandedPods
 from controllers.workload.workload_act import WorkloadActor
 
@@ -41,8 +40,8 @@ class Controllers(SlurmLoop):
         self._workload = WorkloadActor(dependencies, self.check_leadership)
         self._node = NodeActor(dependencies, self.check_leadership)
         self._devices = DeviceReader(dependencies.kube, dependencies.config, self.clock)
-        self._displaced: Mapping[str, workload_view.Displaced] = {}
-        self._waiting: Mapping[str, workload_view.Waiting] = {}
+        self._displaced: Mapping[str, workload_actions.Displaced] = {}
+        self._waiting: Mapping[str, workload_actions.Waiting] = {}
         self._brakes = Brakes(
             dependencies.config.brake,
             config_map_path(dependencies.config),
@@ -90,7 +89,7 @@ class Controllers(SlurmLoop):
         silent = frozenset(n["metadata"]["name"] for n in nodes if readiness(n).get("status") != "True")
         virtual = frozenset(n["metadata"]["name"] for n in dependencies.nodes.items() if pool_selection.is_virtual(n))
         all_pods = dependencies.pods.items()
-        workload = workload_view.WorkloadView(
+        workload = workload_actions.WorkloadView(
             all_pods,
             snapshot,
             slurm_names,
@@ -165,7 +164,7 @@ class Controllers(SlurmLoop):
         with self._lock:
             self._written_groups[condition.group.key] = condition
 
-    def _decide_workload(self, view: workload_view.WorkloadView, now: float) -> workload_view.Decision:
+    def _decide_workload(self, view: workload_actions.WorkloadView, now: float) -> workload_actions.Decision:
         """Decide. If a pod is to be terminated because its job is missing, apply the brake and decide again."""
         decision = workload_decide.decide(view)
         if now >= self._watched_until and not any(map(workload_decide.is_missing, decision.actions)):

@@ -25,7 +25,7 @@ from bridge.protocol.nats.request_server import Announcer as WireAnnouncer
 from bridge.protocol.nats.request_server import Server
 from bridge.site.announce import Announcer, Presence, Publish
 from bridge.site.batch.batch_interface import BatchSystem
-from bridge.site.batch_list import BatchList, Delays
+from bridge.site.batch_requests import BatchList, Delays
 from bridge.site.config import site_config as configuration
 from bridge.site.config.site_config import READ_AT_START, SiteConfig, make_batch_system
 from bridge.site.cpus import keep_to_one

@@ -25,8 +25,7 @@ from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, FILES, GRANT, S
 from bridge.protocol.nats.two_way import TwoWay
 from bridge.site.arrays.array_submission import ArraySubmission, runs_arrays
 from bridge.site.batch.batch_interface import BatchSystem
-from bridge.site.batch_list import BatchList
-from bridge.site.batch_submission import BatchSubmission
+from bridge.site.batch_requests import BatchList, BatchSubmission
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.container_usage import UsageReader
 from bridge.site.gangs.gathering import Gatherer

@@ -21,14 +21,13 @@ from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
-from bridge.site.batch_list import BatchList, Delays
-from bridge.site.folder_problems import FolderProblems
+from bridge.site.batch_requests import BatchList, Delays
 from bridge.site.gangs.gang_keeper import GangKeeper
 from bridge.site.jobs import job_status
 from bridge.site.jobs.action_runner import ActionRunner
 from bridge.site.jobs.job_actions import confirmed
 from bridge.site.jobs.job_index import Entry, JobIndex, is_missing
-from bridge.site.jobs.site_folder import Folder
+from bridge.site.jobs.site_folder import Folder, FolderProblems
 
 log = logging.getLogger(__name__)
 

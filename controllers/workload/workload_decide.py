@@ -20,6 +20,8 @@ from controllers.workload.workload_actions import (
     Ask,
     Cancel,
     CancelRemainingComponents,
+    Decision,
+    Displaced,
     End,
     Label,
     Mark,
@@ -28,8 +30,9 @@ from controllers.workload.workload_actions import (
     Release,
     Report,
     Suspension,
+    Waiting,
+    WorkloadView,
 )
-from controllers.workload.workload_view import Decision, Displaced, Waiting, WorkloadView
 
 DISPLACED_ANSWERS = 3
 """Number of different snapshots that show a displaced job before its pod is terminated."""

@@ -11,8 +11,7 @@ from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.serving.client_access import Files, OptionNames, ServerAccess
-from bridge.serving.hint_pipe import HintPipe, remove_stale_pipes
-from bridge.serving.hints import BODY_LIMIT, Wake, hint_app
+from bridge.serving.hints import BODY_LIMIT, HintPipe, Wake, hint_app, remove_stale_pipes
 from bridge.serving.https import Server
 
 log = logging.getLogger(__name__)

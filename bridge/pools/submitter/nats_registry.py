@@ -12,7 +12,7 @@ from bridge.errors import SiteError
 from bridge.logs import kv
 from bridge.pools.registry import PoolSource
 from bridge.pools.submitter.inbox import Inbox
-from bridge.pools.submitter.snapshot_requests import PERIOD
+from bridge.pools.submitter.site_requests import PERIOD
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.nats.envelope import LIMITS, GarbledError, M, check_pool, parse, unpack
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event

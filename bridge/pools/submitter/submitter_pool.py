@@ -10,10 +10,10 @@ from bridge.clock import Clock
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pod
-from bridge.pools.submitter import snapshot_requests, submission
+from bridge.pools.submitter import site_requests
 from bridge.pools.submitter.announced_pool import AnnouncedPool
 from bridge.pools.submitter.job_view import JobView
-from bridge.pools.submitter.snapshot_requests import RequestSchedule
+from bridge.pools.submitter.site_requests import RequestSchedule
 from bridge.protocol.model.jobs import MOST_USAGES, JobStatus, JobUsage
 from bridge.protocol.model.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions, Connection, Session
@@ -126,7 +126,7 @@ class SubmitterPool(AnnouncedPool):
         """Submit a job whose script is complete."""
         announce, folder = self.announcement, self._announcements.folder
         library = announce.library if announce else ""
-        status = submission.send(self._client, job, job_submission, library, self._submit_timeout)
+        status = site_requests.submit(self._client, job, job_submission, library, self._submit_timeout)
         with self._lock:
             self._check(folder)
             changed = self._view.submitted(status, self._clock.monotonic())
@@ -220,7 +220,7 @@ class SubmitterPool(AnnouncedPool):
 
         A file that is too large for a request is left out; then raises SiteTooLargeError in the end.
         """
-        submission.replace_files(self._client, pod["metadata"]["uid"], files, volumes)
+        site_requests.replace_files(self._client, pod["metadata"]["uid"], files, volumes)
 
     def subscribe(self, changed: Changed) -> None:
         """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""
@@ -314,7 +314,7 @@ class SubmitterPool(AnnouncedPool):
             self._schedule.is_snapshot_wanted, folder = False, self._announcements.folder
         began = self._schedule.snapshot_at = self._clock.monotonic()
         try:
-            parts = snapshot_requests.request_snapshot(self.name, self._owner, self._client, self._clock)
+            parts = site_requests.request_snapshot(self.name, self._owner, self._client, self._clock)
         except SiteError:
             with self._lock:
                 self._schedule.is_snapshot_wanted = True

@@ -29,7 +29,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
 from bridge.site.batch.array_files import ArrayFiles
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem, Phase
-from bridge.site.batch_submission import BatchSubmission
+from bridge.site.batch_requests import BatchSubmission
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.jobs import job_actions
 from bridge.site.jobs.job_index import JobIndex

@@ -20,8 +20,8 @@ from pathlib import Path
 from bridge import job_ends
 from bridge.errors import BatchError
 from bridge.logs import kv
-from bridge.site.batch import batch_interface, local_sessions, processes
-from bridge.site.batch.local_leftovers import Leftovers
+from bridge.site.batch import batch_interface, local_processes, processes
+from bridge.site.batch.local_processes import Leftovers
 from bridge.site.batch.local_records import Claim, Record, Records
 from bridge.site.batch.local_resources import Local, measure
 
@@ -214,7 +214,7 @@ class LocalBatch(batch_interface.BatchSystem):
                 if boot == self._boot:
                     claims_to_kill.append(claim)
         with self._one_job():
-            local_sessions.kill(claims_to_kill)  # if this fails, the next poll repeats it
+            local_processes.kill(claims_to_kill)  # if this fails, the next poll repeats it
             for job, claim in ended_jobs:
                 with self._one_job():
                     self._record_end(job, claim[2])
@@ -306,9 +306,9 @@ class LocalBatch(batch_interface.BatchSystem):
         for job in self._records.jobs.values():
             if job.phase == "running" and job.ending_at is None and (claim := self._records.claim(job.id)) is not None:
                 running[claim[0]] = (job, claim)
-        for job, claim, used in local_sessions.over_memory(running):
+        for job, claim, used in local_processes.over_memory(running):
             message = f"the job was terminated because it used {used} bytes of memory and requested {job.memory}"
-            local_sessions.kill([claim])
+            local_processes.kill([claim])
             with self._one_job():
                 reason = job_ends.OUT_OF_MEMORY.site_reason
                 self._note_ending(replace(job, ending_at=now, reason=reason, message=message))

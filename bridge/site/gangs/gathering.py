@@ -23,8 +23,7 @@ from bridge.protocol.model.requests import PlaceInJob
 from bridge.protocol.nats.messages import SubmitMessage
 from bridge.script import flavor_limits
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
-from bridge.site.batch_list import BatchList
-from bridge.site.batch_submission import BatchSubmission
+from bridge.site.batch_requests import BatchList, BatchSubmission
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.files.beneath import Below, names
 from bridge.site.gangs import gang_request, launcher

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import itertools
 import json
+import logging
 import os
 import re
 import secrets
@@ -16,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from bridge.errors import ConfigError, SiteRefusedError
+from bridge.logs import kv
 from bridge.protocol.model.identifiers import UID_PATTERN
 from bridge.site.batch import array_files
 from bridge.site.files.atomic_files import force, read_json, read_some, write, write_new
 from bridge.site.files.removal import remove_tree
 from bridge.site.jobs.job_folder import LARGEST_STATE, JobFolder
+
+log = logging.getLogger(__name__)
 
 _UID = re.compile(UID_PATTERN)
 _ID = re.compile(rb"[0-9a-f]{16}")
@@ -226,3 +230,33 @@ def _created_once(path: Path, content: str) -> bytes:
         aside.unlink()
         force(path.parent)
     return (read_some(path, _LONGEST) or b"").strip()
+
+
+class FolderProblems:
+    """The last error of each step that needs the folder: a problem of the site, since a restart frees no full disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._by_step: dict[str, str] = {}
+
+    @property
+    def first(self) -> str:
+        """An error of the last use of the folder, for example a full disk; empty: there is none."""
+        return next(iter(self._by_step.values()), "")
+
+    @contextlib.contextmanager
+    def noted(self, step: str) -> Iterator[None]:
+        """Run a step; an error of the folder ends the step, and is noted until the step succeeds."""
+        problem = ""
+        try:
+            yield
+        except OSError as error:
+            problem = f"folder {self._path}: {error.strerror}"
+        if problem and self._by_step.get(step) != problem:
+            log.warning("the folder can't be used", extra=kv(step=step, why=problem))
+        elif step in self._by_step and not problem:
+            log.info("the folder can be used again", extra=kv(step=step))
+        if problem:
+            self._by_step[step] = problem
+        else:
+            self._by_step.pop(step, None)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bridge.config.pools import NatsSection, PoolsSection
 from bridge.core.threads import SWITCH_INTERVAL, Supervisor
-from bridge.pools.submitter import submission
+from bridge.pools.submitter import site_requests
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import EqualPods, JobSubmission, PlaceInJob
 from bridge.protocol.model.sessions import CommandOptions, Exit
@@ -361,7 +361,9 @@ def _submit(pod: bench_pods.Object, config: BuildConfig) -> SubmitMessage:
         time_limit=job.time_limit,
         grace=job.grace,
     )
-    return SubmitMessage.of(whole, submission.without_library(job.script, library.digest(runtimes.of(config).library)))
+    return SubmitMessage.of(
+        whole, site_requests.without_library(job.script, library.digest(runtimes.of(config).library))
+    )
 
 
 def _listens(cluster: Cluster, subject: str) -> bool:

@@ -11,7 +11,7 @@ from bridge.errors import KubeNotFoundError
 from bridge.slurm.models import Snapshot
 from bridge.workload import links
 from controllers.brakes import Brakes, mark_patch
-from controllers.workload import workload_actions, workload_decide, workload_view
+from controllers.workload import workload_actions, workload_decide
 from tests import builders
 from tests.fakes.clock import FakeClock
 from tests.fakes.recorders import ImmediateWorkers, RecordedEvents
@@ -86,7 +86,7 @@ def test_a_deleted_pod_counts_only_if_the_end_of_its_job_shortens_its_grace_peri
 
 
 def decided(everyone, snap, brake):
-    return workload_decide.decide(workload_view.WorkloadView(everyone, snap, {"n1": "n1"}, brake=brake)).actions
+    return workload_decide.decide(workload_actions.WorkloadView(everyone, snap, {"n1": "n1"}, brake=brake)).actions
 
 
 def test_a_held_pod_says_so_and_is_not_ended_until_it_is_allowed():

@@ -10,7 +10,7 @@ from bridge import names
 from bridge.slurm.components import Component, joined
 from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob, Snapshot
 from bridge.slurm.states import BASE_STATES, FLAGS, Phase
-from controllers.workload import workload_decide, workload_view
+from controllers.workload import workload_actions, workload_decide
 from controllers.workload.workload_actions import (
     Ask,
     Cancel,
@@ -37,7 +37,7 @@ def known(job_id, state, *uids, nodes=("n1",), **more):
 def look(pods, snap, displaced=None, slurm_names=None, silent=(), virtual=()):
     names_of = {"n1": "n1"} if slurm_names is None else slurm_names
     before = dict(displaced or {})
-    view = workload_view.WorkloadView(pods, snap, names_of, before, frozenset(silent), frozenset(virtual))
+    view = workload_actions.WorkloadView(pods, snap, names_of, before, frozenset(silent), frozenset(virtual))
     decision = workload_decide.decide(view)
     assert workload_decide.decide(replace(view, waiting=decision.waiting)) == decision
     assert before == (displaced or {}), "a decision changes nothing that it is given"
@@ -201,7 +201,7 @@ def test_a_job_that_is_gone_ends_the_pod_when_said_twice():
 
 def test_a_job_the_view_does_not_show_is_asked_for_first():
     assert look([pod()], snapshot()) == [Ask(pod(), 5)]
-    expecting = workload_view.WorkloadView([pod()], snapshot(), {"n1": "n1"}, expected={5})
+    expecting = workload_actions.WorkloadView([pod()], snapshot(), {"n1": "n1"}, expected={5})
     assert workload_decide.decide(expecting).actions == [], "the poller will read it in any case"
 
 
@@ -362,7 +362,7 @@ def test_what_is_left_of_a_heterogeneous_job_is_cancelled_when_the_end_of_a_comp
 
 def test_a_pod_and_its_pending_job_are_not_read_again_until_one_of_them_changes():
     waits, entry = pod(node=None, phase="Pending"), known(5, "PENDING", nodes=())
-    view = workload_view.WorkloadView([waits], snapshot(entry), {})
+    view = workload_actions.WorkloadView([waits], snapshot(entry), {})
     first = workload_decide.decide(view)
     assert first.waiting == {"u1": (waits, entry, "u1")}
     assert workload_decide.decide(replace(view, waiting=first.waiting)).waiting["u1"] is first.waiting["u1"]
@@ -404,7 +404,7 @@ def test_what_a_decision_leaves_out_has_no_action(steps, data):
         for seen in (seen_pods, seen_jobs):
             if seen and data.draw(st.integers(0, 4)) == 0:
                 del seen[data.draw(st.sampled_from(sorted(seen)))]
-        view = workload_view.WorkloadView(
+        view = workload_actions.WorkloadView(
             [*seen_pods.values()], snapshot(*seen_jobs.values(), sequence=number), {"n1": "n1"}, displaced
         )
         whole = workload_decide.decide(view)

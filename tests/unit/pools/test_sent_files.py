@@ -5,7 +5,7 @@ import os
 import pytest
 
 from bridge.errors import SiteTooLargeError
-from bridge.pools.submitter.submission import PORTION, portions
+from bridge.pools.submitter.site_requests import PORTION, portions
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import VolumeFile
 from bridge.protocol.nats.envelope import pack
@@ -56,7 +56,7 @@ def test_an_object_of_the_largest_size_passes_podbridges_servers():
 
 def test_a_file_that_is_too_large_is_left_out_with_its_name(monkeypatch):
     client = Client(2**12)
-    monkeypatch.setattr("bridge.pools.submitter.submission.PORTION", 1)
+    monkeypatch.setattr("bridge.pools.submitter.site_requests.PORTION", 1)
     large = VolumeFile(path="v/large", data=os.urandom(2**19), mode=0o644)
     with pytest.raises(SiteTooLargeError, match=r"^v/large: a message of") as told:
         sent(client, file("a"), large, file("z"), v=["a", "large", "z"])

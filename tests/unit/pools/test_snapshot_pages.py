@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from bridge.errors import SiteError
-from bridge.pools.submitter import snapshot_requests
+from bridge.pools.submitter import site_requests
 from bridge.pools.submitter.announced_pool import ReceivedBuildConfigs
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.nats.messages import BuildConfigMessage, Snapshot, SnapshotPage, UnreadableJob
@@ -35,7 +35,7 @@ class Site:
 
 
 def requested(site: Site) -> int:
-    parts = snapshot_requests.request_snapshot("far", OWNER, cast(SubmitterClient, site), FakeClock())
+    parts = site_requests.request_snapshot("far", OWNER, cast(SubmitterClient, site), FakeClock())
     return sum(len(part.jobs) for part in parts)
 
 
@@ -62,7 +62,7 @@ def test_a_site_with_ten_thousand_jobs_and_long_messages() -> None:
 def test_a_snapshot_beyond_a_limit_is_refused_before_it_is_complete(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(snapshot_requests, limit, value)
+    monkeypatch.setattr(site_requests, limit, value)
     site = pages(1000, message="x" * 1000)
     with pytest.raises(SiteError, match="snapshot of pool far"):
         requested(site)
@@ -79,5 +79,5 @@ def test_a_snapshot_whose_pages_come_slowly_is_refused() -> None:
 
     site = SlowSite(([job(n)] for n in range(1000)), 1000)
     with pytest.raises(SiteError, match="not complete after 120 s"):
-        snapshot_requests.request_snapshot("far", OWNER, cast(SubmitterClient, site), clock)
+        site_requests.request_snapshot("far", OWNER, cast(SubmitterClient, site), clock)
     assert site.asked == 5

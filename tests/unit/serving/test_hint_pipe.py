@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
 from bridge.errors import BridgeError
-from bridge.serving.hint_pipe import LONGEST_LINE, HintPipe, read_lines, remove_stale_pipes
+from bridge.serving.hints import LONGEST_LINE, HintPipe, read_lines, remove_stale_pipes
 from cluster.polling import eventually
 
 PAGE = Path(__file__).parents[3] / "docs/admins/slurm-hints.md"

@@ -6,7 +6,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.protocol.nats.messages import Empty, SubmitMessage
 from bridge.site.batch.array_files import ArrayFiles
 from bridge.site.batch.batch_interface import Amount, BatchJob, Capacity, GangStarter
-from bridge.site.batch_list import BatchList, Delays
+from bridge.site.batch_requests import BatchList, Delays
 from bridge.site.config.site_config import parse
 from bridge.site.jobs.site_folder import Folder
 from bridge.site.submitter import Submitter

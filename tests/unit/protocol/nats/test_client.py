@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
-from bridge.pools.submitter import snapshot_requests
+from bridge.pools.submitter import site_requests
 from bridge.pools.submitter.job_view import Part
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import LogOptions
@@ -78,7 +78,7 @@ def test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot() -> Non
         body = {"submitter": "s", "sequence": 4, "more": False, "jobs": jobs}
         asked = client(json.dumps({"v": 1, "body": body}).encode())
         assert [job.job for job in asked.call(SNAPSHOT, "", Snapshot()).jobs] == [job["job"] for job in jobs]
-        [part] = snapshot_requests.request_snapshot("alpha", OWNER, asked, FakeClock())
+        [part] = site_requests.request_snapshot("alpha", OWNER, asked, FakeClock())
         return part
 
     valid, foreign = asdict(job_status("a", owner=OWNER)), asdict(job_status("d", owner="c2"))

@@ -1,7 +1,7 @@
-"""Removes what the containers of a killed script left, with ``job.sh leftovers``.
+"""The processes of local jobs: each job is a session, whose leader has written its claim file.
 
 A container is a session of its own or, with podman, no descendant of the script. So only the script knows what its
-containers leave when it is killed.
+containers leave when it is killed: ``job.sh leftovers`` removes it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,44 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from bridge.clock import Clock
 from bridge.logs import kv
 from bridge.site.batch import processes
+from bridge.site.batch.local_records import Claim, Record
+
+MEMORY_SLACK = 64 * 2**20
+"""Bytes that a job may use above a tenth more than it requested."""
+
+
+def over_memory(running: Mapping[int, tuple[Record, Claim]]) -> Iterator[tuple[Record, Claim, int]]:
+    """Yield the jobs, given by session, that use more memory than they requested, and the bytes that they use."""
+    for pid, session in (processes.members(processes.read_all(), running) if running else {}).items():
+        (job, claim), used = running[pid], sum(process.rss for process in session)
+        if used > job.memory * 1.1 + MEMORY_SLACK:
+            yield job, claim, used
+
+
+def kill(claims: Collection[Claim]) -> None:
+    """Kill the remaining processes of jobs. The list of all processes is read for this call, and only once."""
+    if not claims:
+        return
+    processes_by_pid = processes.read_all()
+    # if another process has the pid now, the job's session is gone
+    pids = {
+        pid for pid, started, _ in claims if pid not in processes_by_pid or processes_by_pid[pid].started == started
+    }
+    for session in processes.members(processes_by_pid, pids).values():
+        for process in session:
+            if processes.is_running(process.pid, process.started):  # else the pid may be another process's by now
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process.pid, signal.SIGKILL)
+
 
 log = logging.getLogger(__name__)
 
-LONGEST = 60.0
+LONGEST_REMOVAL = 60.0
 """Seconds after which a job's end is reported although the removal has not ended."""
 
 
@@ -42,7 +71,7 @@ class Leftovers:
             self._running[uid] = (child, self._clock.monotonic())
         child, began = self._running[uid]
         code = child.poll()
-        if code is None and self._clock.monotonic() - began < LONGEST:
+        if code is None and self._clock.monotonic() - began < LONGEST_REMOVAL:
             return False
         if code != 0:
             log.warning("a killed job may have left processes or files", extra=kv(job=uid, code=code, log="script.log"))
