@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.slurm.merging import FORGET_AFTER, is_busy, merge, started
-from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
+from bridge.slurm.merging import FORGET_AFTER, is_busy, merge, started, with_nodes
+from bridge.slurm.models import Job, JobLink, Node, ObservedJob, Partition, PodRef, Snapshot
 from bridge.slurm.poll_state import Answers, Expected, Identity, PollState, Witness
 from bridge.slurm.query_plan import (
     AGAIN,
@@ -375,6 +375,16 @@ def test_settled_since_begins_anew_after_an_error() -> None:
     broken = replace(view, snapshot=replace(view.snapshot, error="x"))
     after = step(broken, {}, began=9).snapshot
     assert (after.settled_since, after.error, after.sequence) == (9, "", 2)
+
+
+def test_nodes_and_partitions_stay_until_they_are_read_again() -> None:
+    read = Answers(1, {}, nodes={"n1": Node("n1", word("IDLE"))}, partitions={"main": Partition("main", ("n1",))})
+    view = with_nodes(PollState(), read)
+    assert with_nodes(view, Answers(2, {})) is view
+    without_node = with_nodes(view, Answers(2, {}, nodes={})).snapshot
+    assert (without_node.nodes, without_node.partitions) == ({}, read.partitions)
+    without_partition = with_nodes(view, Answers(2, {}, partitions={})).snapshot
+    assert (without_partition.nodes, without_partition.partitions) == (read.nodes, {})
 
 
 def test_busy() -> None:

@@ -86,6 +86,16 @@ def test_too_little():
     assert refusal({"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]}) == "too little nvidia.com/gpu"
 
 
+def test_a_pod_may_request_all_that_a_node_offers():
+    assert refusal({"containers": [{"resources": {"requests": {"cpu": "8"}}}]}) == ""
+
+
+def test_a_node_that_starts_loses_the_taints_of_its_start_alone():
+    other = {"key": "k", "effect": "NoSchedule"}
+    starting = node(ready="False", taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}, other])
+    assert eligibility.once_up(starting) == node(ready="True", taints=[other])
+
+
 def test_the_name_in_slurm():
     assert eligibility.slurm_name({"metadata": {"name": "k1"}}) == "k1"
     assert eligibility.slurm_name({"metadata": {"name": "k1", "labels": {names.SLURM_NODENAME_LABEL: "s1"}}}) == "s1"
@@ -101,3 +111,5 @@ def test_an_extended_resource_of_a_class_fits_where_allocatable_does_not_have_it
     advertised = eligibility.with_devices(replace(plain, offered={**plain.offered, "x/gpu": Decimal(1)}), ["x/gpu"])
     assert eligibility.refusal(spec, pod_requests(spec), advertised) == "too little x/gpu"
     assert advertised.by_devices() == []
+    unseen = eligibility.unseen("n1")
+    assert eligibility.with_devices(unseen, ["x/gpu"]) == unseen

@@ -170,6 +170,16 @@ def test_members_of_different_shapes_are_refused():
         ask_gang(members, 2, 2)  # the scheduler makes a heterogeneous job of them
     with pytest.raises(UntranslatableError, match="min-nodes"):
         ask_gang([pod({names.MIN_NODES: "2"})], 1, 1)
+    with pytest.raises(UntranslatableError, match="max-nodes"):
+        ask_gang([pod({names.MAX_NODES: "2"})], 1, 1)
+
+
+def test_members_that_differ_are_named():
+    members = [pod(), pod(), pod(requests={"cpu": "2"})]
+    for member, name in zip(members, ("a", "b", "c"), strict=True):
+        member["metadata"]["name"] = name
+    with pytest.raises(UntranslatableError, match="pods a and c of one group differ in cpus; allowed: the same value"):
+        ask_gang(members, 3, 3)
 
 
 def test_the_job_has_the_name_of_its_first_member():
