@@ -36,7 +36,7 @@ _HEREDOC = re.compile(r"<<-?\s*'?[A-Z]")
 def text(runtime: str) -> str:
     """Return the functions of every job, with those of the runtimes that share one library."""
     driver = next(driver for driver in runtimes.RUNTIMES.values() if driver.library == runtime)
-    names = [*_PARTS, "runtime", *(["images", "cache"] if driver.schemes else ["machine_tree"])]
+    names = [*_PARTS, "runtime", *(["images", "cache"] if driver.schemes else ["namespace", "machine_tree"])]
     return "".join((*map(part, names), stripped(driver.bash())))
 
 

@@ -19,17 +19,17 @@ _OWN_FILES = {HOSTS_FILE: "run/hosts", HOSTFILE: "run/hostfile"}
 _CONSOLE_PROGRAM = programs.text(console)
 _REACH_PROGRAM = programs.text(multiplexer, pod_processes, reacher)
 _BY_PROGRAM = {"https", "grpc"}
-# mkdir succeeds for one process only, also on a shared file system: a second batch job of the pod ends here
+# mkdir reports what it has created itself: "started" in one process only, also on a shared file system. So a
+# second batch job of the pod ends here
 _HEAD = """\
 #!/bin/bash
 umask 077
 case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
 JOB=$PWD
 if [[ ' inside leftovers session console connector reach ' != *" ${1-} "* ]]; then
-    if ! mkdir started 2>/dev/null; then
-        [[ -d started ]]
-        exit
-    fi
+    made=$([[ -e started || -L started ]] || exec mkdir -pv started @FOLDERS@)
+    MADE=$?
+    [[ $made == *started* ]] || { [[ -d started ]]; exit; }
     if [[ ${SLURM_ARRAY_TASK_ID-} ]]; then
         printf '%s_%s\\n' "$SLURM_ARRAY_JOB_ID" "$SLURM_ARRAY_TASK_ID"
     else
@@ -41,6 +41,7 @@ LOCALE=${LC_ALL-}
 # the output of a session is that of its program
 _QUIET = "if [[ ' session console connector reach ' == *\" ${1-} \"* ]]; then exec 3>&1 4>&2 >/dev/null 2>&1; fi\n"
 _AS_BEFORE = "if [[ ' session console connector reach ' == *\" ${1-} \"* ]]; then exec >&3 2>&4 3>&- 4>&-; fi\n"
+_FOLDERS = ("state/.new", "logs", "run", "termination", "volumes", "scratch", "control")
 _TAIL = """\
 LC_ALL=C
 case ${1-} in
@@ -60,7 +61,8 @@ esac
 def script(plan: Plan) -> str:
     """Return the script."""
     runtime = runtimes.of(plan.config)
-    parts = [_HEAD]
+    folders = (*_FOLDERS, *(f"work/{c.name}" for c in plan.containers), *runtime.folders)
+    parts = [_HEAD.replace("@FOLDERS@", " ".join(folders))]
     if plan.config.header:
         # only once: the script calls itself in namespaces, where the exports of the header exist already
         header = plan.config.header.rstrip()

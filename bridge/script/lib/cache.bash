@@ -133,5 +133,5 @@ interruptible() {
 # progress NAME TEXT: set what a container waits for, in its status.
 progress() {
     printf '%s' "$2" >"run/$1.progress.new" && mv -f "run/$1.progress.new" "run/$1.progress"
-    [[ -p run/wake ]] && printf . 1<>run/wake
+    [[ -p run/waker ]] && printf . 1<>run/waker
 } 2>/dev/null

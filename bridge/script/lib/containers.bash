@@ -53,7 +53,7 @@ begin() {
 # go NAME: a runtime calls it just before it executes the container's process.
 go() {
     : >"run/$1.go"
-    [[ -p run/wake ]] && printf . 1<>run/wake
+    [[ -p run/waker ]] && printf . 1<>run/waker
 } 2>/dev/null
 
 # cannot NAME CODE REASON MESSAGE: a runtime calls it if it can't start the container; ends this process. With "REASON

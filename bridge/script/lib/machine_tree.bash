@@ -6,22 +6,23 @@
 # is covered by a copy: a folder in memory where every entry of the folder is mounted, and the place is made. A copy of /
 # becomes the root. Without one, all is mounted in the machine's tree, as this namespace has it.
 make_root() {
-    local k cover
+    local k cover table
     AREA=$PWD/run/root TABLE=''
     PROBLEM='no new root'
     mount -t tmpfs -o mode=755 podbridge "$AREA" || return 1
-    # private: no mount of this namespace propagates to the machine; a newer unshare has done it
-    [[ $UNSHARE == *--propagation* ]] || mount --make-rprivate / || return 1
+    # private: no mount of this namespace propagates to the machine; unshare(1) has done it from util-linux 2.26 on
+    mapfile -t table </proc/self/mountinfo
+    [[ ${table[*]} != *' shared:'* ]] || mount --make-rprivate / || return 1
     find_places || return 1
     find_covers "$1"
     NEW=${COPY[/]-}
-    [[ ! $NEW ]] || add_bind "$NEW" "$NEW" # only a mount can become the root
+    [[ ! $NEW ]] || add_binds "$NEW" "$NEW" # only a mount can become the root
     for cover in "${COVERS[@]}"; do
         mirror "$cover" "${COPY[$cover]}"
     done
     make_places
     for cover in "${COVERS[@]}"; do
-        [[ $cover == / ]] || add_bind "${COPY[$cover]}" "$NEW$cover"
+        [[ $cover == / ]] || add_binds "${COPY[$cover]}" "$NEW$cover"
     done
     if [[ ${READONLY_ROOT[$1]} ]]; then
         mount_table
@@ -29,7 +30,7 @@ make_root() {
         read_only_tree || return 1
     fi
     for k in "${ORDER[@]}"; do
-        [[ ${INNER[k]} ]] || add_bind "${FROM[k]}" "$NEW${PLACE[k]}"
+        [[ ${INNER[k]} ]] || add_binds "${FROM[k]}" "$NEW${PLACE[k]}"
     done
     mount_table
     for k in "${ORDER[@]}"; do
@@ -95,9 +96,7 @@ find_covers() {
     local k folder order=() folders=()
     local -A covered=()
     [[ ! ${READONLY_ROOT[$1]} ]] || covered[/]=1
-    COVER=() COVERS=()
-    unset -v COPY
-    declare -gA COPY
+    COVER=() COVERS=() COPY=()
     for k in "${ORDER[@]}"; do
         COVER[k]='' folder=${PLACE[k]}
         if [[ ! ${INNER[k]} && ! -e $folder ]]; then
@@ -120,21 +119,23 @@ find_covers() {
 # mirror FOLDER COPY: make the copy, and add a mount of each entry of the folder. An entry that can't be mounted (not
 # permitted, or removed meanwhile) is empty. The consoles of the machine, most of what /dev has, are no devices of a job.
 mirror() {
-    local entry k folders=("$2") files=() links=()
+    local entry place k folders=("$2") files=() links=() binds=() GLOBIGNORE='/dev/tty[0-9]*:/dev/vcs*[0-9]*'
     shopt -s dotglob nullglob
     for entry in "${1%/}"/*; do
-        [[ $entry != /dev/@(tty|vcs*)[0-9]* ]] || continue
         if [[ -L $entry ]]; then
             links+=("$entry")
             continue
-        elif [[ -d $entry ]]; then
-            folders+=("$2/${entry##*/}")
-        else
-            files+=("$2/${entry##*/}")
         fi
-        add_bind "$entry" "$2/${entry##*/}"
+        place=$2/${entry##*/}
+        if [[ -d $entry ]]; then
+            folders+=("$place")
+        else
+            files+=("$place")
+        fi
+        binds+=("$entry" "$place")
     done
     shopt -u dotglob nullglob
+    add_binds "${binds[@]}"
     # not all names of a large folder fit into one command line
     for ((k = 0; k < ${#folders[@]}; k += 500)); do
         mkdir -- "${folders[@]:k:500}"
@@ -167,16 +168,19 @@ make_places() {
     done
 }
 
-# add_bind SOURCE PLACE: add a line to TABLE, as in fstab(5).
-add_bind() {
-    local source=$1 place=$2
-    if [[ $1$2 == *[\\$' \t\n']* ]]; then
-        escape "$1"
-        source=$RESULT
-        escape "$2"
-        place=$RESULT
+# add_binds [SOURCE PLACE]...: add lines to TABLE, as in fstab(5).
+add_binds() {
+    local IFS='' path paths=() lines
+    (($#)) || return 0
+    if [[ $* == *[\\$' \t\n']* ]]; then
+        for path; do
+            escape "$path"
+            paths+=("$RESULT")
+        done
+        set -- "${paths[@]}"
     fi
-    TABLE+="$source $place none rbind 0 0"$'\n'
+    printf -v lines '%s %s none rbind 0 0\n' "$@"
+    TABLE+=$lines
 }
 
 # escape PATH: RESULT is the path as fstab(5) requires.

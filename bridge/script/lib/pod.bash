@@ -11,7 +11,8 @@ FLUSH_LATER=100
 FIRST_BACKOFF=$((${PODBRIDGE_FIRST_BACKOFF_SECONDS:-10} * 100))
 
 main() {
-    set_up || exit 1
+    ((MADE)) && exit 1
+    set_up
     in_background stand_guard "$$"
     GUARD=$!
     disown "$GUARD"
@@ -42,16 +43,15 @@ set_up() {
     # what NOW lacks to centiseconds since 1970: a difference of times is as exact as the clock of the machine
     CLOCK_BASE=$((TIME * 100 - NOW))
     read -r BOOT </proc/sys/kernel/random/boot_id
-    mkdir -p state/.new logs run termination volumes scratch control ${CHANNEL:+control/sessions} "${NAME[@]/#/work/}" "${RUNTIME_FOLDERS[@]}" || return 1
+    [[ ! $CHANNEL ]] || mkdir control/sessions
     find_page
     trap 'STOP_BY=${STOP_BY:-signal}' TERM INT
     # not '': containers would inherit that a signal is ignored, but not a trap
     trap ':' HUP
     trap 'died' EXIT
-    if mkfifo run/wake run/guard 2>/dev/null; then
-        # <>: opening the FIFO does not wait for a writer, and reading it never finds an end
-        { exec {WAKE}<>run/wake; } 2>/dev/null || WAKE=''
-    fi
+    # the launcher of a group makes those of all its pods; <>: opening the FIFO does not wait for a writer, and reading it never
+    # finds an end
+    { { [[ -p run/waker ]] || mkfifo run/waker; } && exec {WAKE}<>run/waker; } 2>/dev/null || WAKE=''
     find_address
     set_up_containers
 }
@@ -308,8 +308,8 @@ last_state() {
 # stand_guard PID: wait for any end of the script: not every batch system ends the processes that it leaves.
 stand_guard() {
     trap '' TERM INT HUP
-    # nobody writes to it
-    { exec {WAKE}<>run/guard; } 2>/dev/null || WAKE=''
+    # nothing comes from there, as nothing is sent
+    { exec {WAKE}<>/dev/udp/127.0.0.1/9; } 2>/dev/null || WAKE=''
     while kill -0 "$1"; do
         nap 1
     done

@@ -3,8 +3,8 @@
 # Defaults for runtimes: the container's processes are in the session of the runtime's process, which forwards signals
 # and exit codes.
 
-# what it stores that must not remain, and what it needs beside the folders that all jobs have
-RUNTIME_SECRETS=(run/docker) RUNTIME_FOLDERS=()
+# what it stores that must not remain
+RUNTIME_SECRETS=(run/docker)
 
 runtime_signal() {
     if [[ $2 == KILL ]]; then

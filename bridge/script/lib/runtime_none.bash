@@ -2,22 +2,7 @@
 # shellcheck disable=SC2154,SC2034
 # Runtime "none": processes of the host. Volumes are mounted in a private mount namespace, without a change of the host.
 
-RUNTIME_FOLDERS=(run/root)
-
-# NAMESPACE: whether containers get mount namespaces, as root or in a user namespace; UNSHARE: options of unshare(1).
-runtime_check() {
-    local help option
-    NAMESPACE='' UNSHARE=''
-    if ((UID == 0)) && help=$(exec unshare -m -- unshare --help 2>/dev/null); then
-        NAMESPACE=root
-    elif help=$(exec unshare -U -r -m -- unshare --help 2>/dev/null); then
-        NAMESPACE=user
-    fi
-    for option in --map-user --propagation; do
-        [[ $help != *" $option"[=\ ]* ]] || UNSHARE+=$option
-    done
-    export NAMESPACE UNSHARE
-}
+runtime_check() { find_namespace; }
 
 # runtime_user I: any user and group, in a user namespace; else those of this site.
 runtime_user() {
@@ -42,25 +27,12 @@ runtime_session() {
     runtime_exec "$@"
 }
 
+# into I start|exec [WORD...]: become the container, or a command beside it: a shell in the namespace, which has only the
+# functions that it needs. To read all of job.sh again would take longer than to make the mounts.
 into() {
-    local how=$2
-    export PODBRIDGE_ADDRESS=$ADDRESS OWN_UID=$UID OWN_GID=${GROUPS[0]} USER_GIVEN=${RUN_AS[$1]}
-    case $NAMESPACE in
-    root) set -- unshare -m -- "$BASH" "$PWD/job.sh" inside "$@" ;;
-    user) set -- unshare -U -r -m -- "$BASH" "$PWD/job.sh" inside "$@" ;;
-    *) set -- "$BASH" "$PWD/job.sh" inside "$@" ;;
-    esac
-    [[ $how == start ]] && set -- "${SESSION[@]}" "$@"
-    exec "$@"
-}
-
-# inside I start|exec [WORD...]: called by job.sh within the namespace.
-inside() {
-    local i=$1 how=$2 name=${NAME[$1]} text words=()
+    local i=$1 how=$2 name=${NAME[$1]} user=${RUN_AS[$1]%%:*} group=${RUN_AS[$1]#*:} directory words=() map=() foreign text
     shift 2
-    ADDRESS=$PODBRIDGE_ADDRESS
-    unset -v PODBRIDGE_ADDRESS
-    mounts_or_cannot "$i"
+    directory=${DIRECTORY[i]:-$PWD/work/$name}
     if [[ $how == start ]]; then
         command_of "$i"
         set -- "${COMMAND[@]}"
@@ -69,71 +41,111 @@ inside() {
         exec 8>/dev/null
     fi
     exports "$i"
-    printf -v text '%s\n' "${EXPORTS[@]}"
-    TMPDIR=$PWD/run hold_text "$text"
-    if ((${#FOREIGN[@]})); then
+    foreign=${#FOREIGN[@]}
+    if ((foreign)); then
         # a unique name: probes of one container may run at the same time
         exec 6>"run/$name.$BASHPID.env"
         exec 5<"run/$name.$BASHPID.env"
         rm "run/$name.$BASHPID.env"
+        # all variables of the command
+        {
+            env -0 -u LC_ALL -u PWD
+            printf '%s=%s\0' ${LOCALE:+LC_ALL "$LOCALE"} PWD "$directory" "${VARIABLES[@]}"
+        } >&6
+        exec 6>&-
     elif ((${#SPECIAL[@]})); then
         words=(env "${SPECIAL[@]}")
     fi
-    local directory=${DIRECTORY[i]:-$PWD/work/$name}
-    if [[ $NAMESPACE ]]; then
-        # leads to the job's directory also after the change of the root
-        exec 9<.
-        hold_mounts || cannot_now "$name" 128 CreateContainerConfigError "$NOT_HELD"
-        umask 022
-        make_root "$i" || cannot_now "$name" 128 ContainerCannotRun "volumes can't be mounted at their places: $PROBLEM"
-    elif [[ ${#TO[@]} -gt 1 || ${READONLY_ROOT[i]} ]]; then
-        cannot_now "$name" 128 'ContainerCannotRun permanent' "this machine gives no mount namespace to users, and the container has volumes"
-    fi
-    if ((${#FOREIGN[@]})); then
-        find_setter || cannot_now "$name" 128 'ContainerCannotRun permanent' "$PROBLEM"
-        words=("$(type -P env)" -i "${SETTER[@]}" 5 .)
-    fi
-    umask 022
-    { [[ -d $directory ]] || mkdir -p -- "$directory"; } 2>/dev/null
-    cd -- "$directory" || cannot_now "$name" 128 ContainerCannotRun 'the working directory can not be entered'
-    if [[ $how == start ]]; then
-        if [[ $NAMESPACE ]]; then
-            : >"/proc/self/fd/9/run/$name.go"
-            [[ -p /proc/self/fd/9/run/wake ]] && printf . 1<>"/proc/self/fd/9/run/wake"
-        else
-            : >"$JOB/run/$name.go"
-        fi
-    fi
-    local user=${USER_GIVEN%%:*} group=${USER_GIVEN#*:}
-    user=${user:-$OWN_UID} group=${group:-$OWN_GID}
-    if ((${#FOREIGN[@]})); then
-        # all variables of the command; the setter itself starts with none, so that the pod's variables for Perl and Python do
-        # not affect it
-        {
-            env -0 -u NAMESPACE -u UNSHARE -u OWN_UID -u OWN_GID -u USER_GIVEN -u LC_ALL
-            printf '%s=%s\0' ${LOCALE:+LC_ALL "$LOCALE"} "${VARIABLES[@]}"
-        } >&6
-        exec 6>&-
-    fi
-    set -- "$BASH" --norc --noprofile -c "$LAST_STEP" "$BASH" "${#words[@]}" "${words[@]}" "$@"
-    if [[ $UNSHARE == *--map-user* && ($NAMESPACE == user || $user != "$OWN_UID" || $group != "$OWN_GID") ]]; then
+    user=${user:-$UID} group=${group:-${GROUPS[0]}}
+    if [[ $MAPS_USER || $user != "$UID" || $group != "${GROUPS[0]}" ]]; then
         # back to the user's own id, or to the requested one, without rights on the mounts
-        set -- unshare "--map-user=$user" "--map-group=$group" -- "$@"
+        map=(unshare "--map-user=$user" "--map-group=$group" --)
     fi
-    unset -v NAMESPACE UNSHARE OWN_UID OWN_GID USER_GIVEN
+    printf -v text '%s\n' "${EXPORTS[@]}"
+    TMPDIR=$PWD/run hold_texts "$text" "$(
+        declare -f "${FUNCTIONS[@]}"
+        printf 'inside() {\n'
+        declare -p "${DATA[@]}"
+        printf 'step_inside "$@"\n}\n'
+    )" || cannot "$name" 128 CreateContainerConfigError 'the variables could not be written'
     if [[ $LOCALE ]]; then
         LC_ALL=$LOCALE
     else
         unset -v LC_ALL
     fi
-    exec "$@" 9<&-
+    set -- "$BASH" --norc --noprofile -c "$FIRST_STEP$LAST_STEP" "$BASH" "$@"
+    case $NAMESPACE in
+    root) set -- unshare -m -- "$@" ;;
+    user) set -- unshare -U -r -m -- "$@" ;;
+    esac
+    [[ $how == start ]] && set -- "${SESSION[@]}" "$@"
+    exec "$@"
 }
 
-# hold_text TEXT: descriptor 7 has the text, in a pipe or, if it is long, in a file that has no name any more: no other
-# process of the pod can read it by a path.
-hold_text() { exec 7<<<"$1"; }
+# hold_texts EXPORTS FUNCTIONS: descriptors 7 and 4 have the texts, in a pipe or, if they are long, in a file that has no name
+# any more: no other process of the pod can read it by a path.
+hold_texts() { exec 7<<<"$1" 4<<<"$2"; }
 
-# A new shell reads the variables from descriptor 7 and executes the command, so that no variable of the script collides.
+# What the shell in the namespace has of this script. All arrays are local to its function "inside": the container's variables
+# may have their names.
+FUNCTIONS=(
+    step_inside set_up_inside cannot cannot_now mounts_or_cannot mounts_of add_mount add_own_file link_mounts hold_mounts hold_here
+    enter_volume enter_host enter is_in make_root find_places without_links outer_first find_covers mirror make_places add_binds
+    escape mount_table attach place_for_folder place_for_file read_only_mount read_only_tree find_setter
+)
+DATA=(
+    i how name directory words map foreign NAME JOB NAMESPACE READONLY_ROOT HOST_AREAS HOST_PATH HOST_TYPE HOST_FREE
+    FUSE_MODE SCRATCH_HELD NOT_HELD SET_BY_PERL SET_BY_PYTHON LAST_STEP
+)
+
+# shellcheck disable=SC2016
+FIRST_STEP='
+. /proc/self/fd/4 && exec 4<&- && inside "$@" || exit 128
+set -- "${WORDS[@]}" "$@"
+unset -v WORDS
+'
+
+# step_inside WORD...: WORDS is what comes before the words of the command.
+step_inside() {
+    local FROM TO ACCESS FUSED LINKED SHARED PLACE INNER COVER COVERS ORDER SETTER
+    local -A COPY
+    set_up_inside
+    WORDS=("${#words[@]}" "${words[@]}")
+    ((${#map[@]} == 0)) || exec "${map[@]}" "$BASH" --norc --noprofile -c "$LAST_STEP" "$BASH" "${WORDS[@]}" "$@" 9<&-
+    exec 9<&-
+}
+
+set_up_inside() {
+    local LC_ALL=C
+    mounts_or_cannot "$i"
+    if [[ $NAMESPACE ]]; then
+        # leads to the job's directory also after the change of the root
+        exec 9<.
+        hold_mounts || cannot_now 128 CreateContainerConfigError "$NOT_HELD"
+        umask 022
+        make_root "$i" || cannot_now 128 ContainerCannotRun "volumes can't be mounted at their places: $PROBLEM"
+    elif [[ ${#TO[@]} -gt 1 || ${READONLY_ROOT[i]} ]]; then
+        cannot_now 128 'ContainerCannotRun permanent' "this machine gives no mount namespace to users, and the container has volumes"
+    fi
+    if ((foreign)); then
+        find_setter || cannot_now 128 'ContainerCannotRun permanent' "$PROBLEM"
+        # the setter itself starts with no variables: those of the pod for Perl and Python must not affect it
+        words=("$(type -P env)" -i "${SETTER[@]}" 5 .)
+    fi
+    umask 022
+    { [[ -d $directory ]] || mkdir -p -- "$directory"; } 2>/dev/null
+    cd -- "$directory" || cannot_now 128 ContainerCannotRun 'the working directory can not be entered'
+    [[ $how == start ]] || return 0
+    if [[ $NAMESPACE ]]; then
+        : >"/proc/self/fd/9/run/$name.go"
+        # not 1<>: "declare -f" of bash drops this number
+        [[ -p /proc/self/fd/9/run/waker ]] && printf . <>"/proc/self/fd/9/run/waker" >&0
+    else
+        : >"$JOB/run/$name.go"
+    fi
+}
+
+# The variables are read from descriptor 7 last, so that no variable of the script collides; then the command is executed.
 # $1 is the number of words before the command, which set variables that bash can't; descriptor 8 receives errors.
 # shellcheck disable=SC2016
 LAST_STEP='
@@ -154,11 +166,11 @@ fi
 shift
 exec "$@" 7<&- 8>&-'
 
-# cannot_now NAME CODE REASON MESSAGE: like cannot, within the namespace.
+# cannot_now CODE REASON MESSAGE: like cannot, within the namespace.
 cannot_now() {
-    printf '%s\n%s\n' "$3" "$4" >&8
-    printf '%s\n' "$4" >&2
-    exit "$2"
+    printf '%s\n%s\n' "$2" "$3" >&8
+    printf '%s\n' "$3" >&2
+    exit "$1"
 }
 
 runtime_clean() {

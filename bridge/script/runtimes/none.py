@@ -15,6 +15,7 @@ class NoRuntime(Runtime):
     schemes = ()
     supports_mpi = False
     exec_mounts = True
+    folders = ("run/root",)
 
     def accept(self, container: Container, field_path: str, config: BuildSettings, image_root: str) -> None:
         """Refuse containers without a command: there is no image whose command could run."""

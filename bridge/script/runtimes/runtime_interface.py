@@ -40,6 +40,9 @@ class Runtime(ABC):
     The library has the same in its array ``RUNTIME_SECRETS``.
     """
 
+    folders: ClassVar[tuple[str, ...]] = ()
+    """What the library needs in a job's directory beside the directories that all jobs have."""
+
     def bash(self) -> str:
         """Return the text of the bash library.
 

@@ -164,10 +164,18 @@ start_members() {
 # has read the script, and knows the machine's address. All nap at one FIFO, so nobody may write to it: of two readers that
 # are woken, one would wait forever.
 start_here() {
-    local rank
+    local rank ranks=() runs=()
     for ((rank = 0; rank < SIZE; rank++)); do
         find_place "$rank"
         ((MACHINE == $1)) || continue
+        ranks+=("$rank")
+        read_rank "$rank" && runs+=("$JOBS/$RANK_UID/run")
+    done
+    # what takes each script a program: one for all
+    { mkdir "${runs[@]}"; mkfifo "${runs[@]/%//waker}"; } 2>/dev/null
+    find_namespace
+    export PODBRIDGE_NAMESPACE="$NAMESPACE $MAPS_USER"
+    for rank in "${ranks[@]}"; do
         (take_signals && member "$rank") </dev/null &
         TASKS+=("$!")
     done

@@ -54,7 +54,7 @@ def script(
     data = f"SIZE={size} TASK={starter.task}\n{array('STARTER', starter.command)}\n"
     data += f"{array('PARTS', list(_parts(components, one_machine)))}\n"
     wait = "" if grant_wait is None else f"GRANT_WAIT={round(grant_wait * 100)}\n"
-    parts = (library.part("base"), library.part("grant"), *functions)
+    parts = (*map(library.part, ("base", "grant", "namespace")), *functions)
     return "".join((_HEAD, variables, *parts, data, wait, _TAIL))
 
 

@@ -3,10 +3,9 @@ umask 077
 case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
 JOB=$PWD
 if [[ ' inside leftovers session console connector reach ' != *" ${1-} "* ]]; then
-    if ! mkdir started 2>/dev/null; then
-        [[ -d started ]]
-        exit
-    fi
+    made=$([[ -e started || -L started ]] || exec mkdir -pv started state/.new logs run termination volumes scratch control)
+    MADE=$?
+    [[ $made == *started* ]] || { [[ -d started ]]; exit; }
     if [[ ${SLURM_ARRAY_TASK_ID-} ]]; then
         printf '%s_%s\n' "$SLURM_ARRAY_JOB_ID" "$SLURM_ARRAY_TASK_ID"
     else
