@@ -16,7 +16,6 @@ from bridge.errors import BatchError, SiteRefusedError
 from bridge.logs import kv
 from bridge.site.batch.batch_interface import BatchJob, BatchJobRequest, BatchSystem
 from bridge.site.config.site_config import SiteConfig
-from bridge.site.jobs import job_actions
 from bridge.site.jobs.job_record import JobRecord, Meta, Part, parts_of
 from bridge.site.jobs.site_folder import Folder
 from bridge.telemetry import tracing
@@ -142,7 +141,7 @@ class BatchSubmission:
 
         The caller holds the job's lock.
         """
-        state = job_actions.lifecycle(record, self._settle).state
+        state = record.lifecycle(self._settle).state
         if state is not State.UNKNOWN or record.cancel is not None or record.meta.adopted:
             return
         job_folder = self._folder.job(record.uid)
@@ -150,7 +149,7 @@ class BatchSubmission:
         # the last submission got no answer: the job may exist, and its name contains the UID
         batch_id = self._batch.find(record.uid) if record.meta.attempts else None
         if batch_id is None or batch_id in record.meta.replaced:
-            if not job_actions.lifecycle(record, self._settle, requested_at).is_absent:
+            if not record.lifecycle(self._settle, requested_at).is_absent:
                 return  # it may still appear; the leader submits it again later
             meta = replace(record.meta, attempted_at=self._clock.time(), attempts=record.meta.attempts + 1)
             job_folder.write_meta(meta)

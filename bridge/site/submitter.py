@@ -29,7 +29,7 @@ from bridge.site.batch_requests import BatchList, BatchSubmission
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.container_usage import UsageReader
 from bridge.site.gangs.gathering import Gatherer
-from bridge.site.jobs import job_actions, job_script, job_status, request_limits, sent_files
+from bridge.site.jobs import job_script, job_status, request_limits, sent_files
 from bridge.site.jobs.job_folder import JobFolder
 from bridge.site.jobs.job_record import Cancellation, JobRecord, Meta
 from bridge.site.jobs.ownership import OwnedJobs, adopted, request_end
@@ -293,7 +293,7 @@ class Submitter:
         """Replace and remove files of a job's volumes."""
         job_folder, record = self._owned.existing(job, owner)
         # afterwards, the job no longer reads them, and its secrets were removed
-        if not record.final and not job_actions.confirmed(record):
+        if not record.final and not record.end_confirmed:
             sent_files.replace(job_folder.path, body)
         return messages.Empty()
 

@@ -25,7 +25,6 @@ from bridge.site.batch_requests import BatchList, Delays
 from bridge.site.gangs.gang_keeper import GangKeeper
 from bridge.site.jobs import job_status
 from bridge.site.jobs.action_runner import ActionRunner
-from bridge.site.jobs.job_actions import confirmed
 from bridge.site.jobs.job_index import Entry, JobIndex, is_missing
 from bridge.site.jobs.site_folder import Folder, FolderProblems
 
@@ -192,7 +191,7 @@ class Watcher:
         for uid in tuple(self.index.open):
             entry = self.index.entries.get(uid)
             # the batch system has no job of a pod that runs in the job of its group
-            if entry is None or confirmed(entry.record) or entry.record.meta.place is not None:
+            if entry is None or entry.record.end_confirmed or entry.record.meta.place is not None:
                 continue
             jobs_of_uid = jobs_by_uid.get(uid, ())
             # replaced jobs may still be listed while they end: they are neither this job nor surplus

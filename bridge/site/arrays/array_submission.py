@@ -31,7 +31,6 @@ from bridge.site.batch.array_files import ArrayFiles
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem, Phase
 from bridge.site.batch_requests import BatchSubmission
 from bridge.site.config.site_config import SiteConfig
-from bridge.site.jobs import job_actions
 from bridge.site.jobs.job_index import JobIndex
 from bridge.site.jobs.job_record import JobRecord, Task, shape
 from bridge.site.jobs.site_folder import Folder
@@ -116,11 +115,11 @@ class ArraySubmission:
             pod = job_folder.read()
             if pod is None or pod.meta.task is None or pod.meta.task.array != array or pod.cancel is not None:
                 continue
-            if job_actions.lifecycle(pod, self._settle).state is not State.UNKNOWN:
+            if pod.lifecycle(self._settle).state is not State.UNKNOWN:
                 continue
             if uid in ids:
                 job_folder.write_id(ids[uid])
-            elif job_actions.lifecycle(pod, self._settle, requested_at).is_absent:
+            elif pod.lifecycle(self._settle, requested_at).is_absent:
                 log.info("submitting again", extra=kv(job=uid, array=array))
                 job_folder.write_meta(replace(pod.meta, task=None), sync=False)
             self._index.refresh(uid)
@@ -132,7 +131,7 @@ class ArraySubmission:
                 entry = self._index.entries.get(uid)
                 if entry is None or not entry.record.meta.array or entry.record.meta.task is not None:
                     continue
-                if job_actions.lifecycle(replace(entry.record, cancel=None), self._settle).state is State.WANTED:
+                if replace(entry.record, cancel=None).lifecycle(self._settle).state is State.WANTED:
                     self._take_index(entry.record, array, index)
                     self._index.refresh(uid)
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from bridge.clock import Clock
 from bridge.logs import kv
 from bridge.site.jobs import job_status, member_record
-from bridge.site.jobs.job_actions import confirmed
 from bridge.site.jobs.job_index import Entry, JobIndex, is_missing
 from bridge.site.jobs.job_record import Cancellation, JobRecord
 from bridge.site.jobs.site_folder import Folder
@@ -41,7 +40,7 @@ def due_step(gang: JobRecord, members: Sequence[Entry], now: float) -> Step:
         kept = KEPT if gang.meta.grant_wait is None else OFFER_KEPT
         return Step.REMOVE if now - gang.meta.attempted_at >= kept else Step.NONE
     # a pod of an incomplete group may be cancelled before the hub has submitted the others
-    if gang.cancel is not None or confirmed(gang) or not gang.meta.attempts:
+    if gang.cancel is not None or gang.end_confirmed or not gang.meta.attempts:
         return Step.NONE
     if is_missing(gang):
         are_over = all(member.status.phase == "ended" or member.record.cancel is not None for member in members)

@@ -27,7 +27,7 @@ from bridge.site.batch_requests import BatchList, BatchSubmission
 from bridge.site.config.site_config import SiteConfig
 from bridge.site.files.beneath import Below, names
 from bridge.site.gangs import gang_request, launcher
-from bridge.site.jobs import job_actions, job_script, job_status, member_record, request_limits
+from bridge.site.jobs import job_script, job_status, member_record, request_limits
 from bridge.site.jobs.job_folder import JobFolder
 from bridge.site.jobs.job_record import JobRecord, Meta
 from bridge.site.jobs.ownership import adopted
@@ -188,7 +188,7 @@ class Gatherer:
             record = None
         if record is None:
             return self._create_gang(gang_folder, aside_folder, wanted)
-        if record.final or record.cancel is not None or job_actions.confirmed(record):
+        if record.final or record.cancel is not None or record.end_confirmed:
             raise _over(gang_folder.uid, retryable=job_status.has_no_grant(record))
         refusal = self._misfit(gang_folder.uid, record.meta, wanted, place.rank)
         if refusal is None:
@@ -296,7 +296,7 @@ class Gatherer:
         if record is None or record.meta.gang is None or len(member_record.ranks(gang_folder)) < record.meta.gang.size:
             return
         self._complete_grant(gang_folder)
-        if not record.meta.attempts and not job_actions.confirmed(record):
+        if not record.meta.attempts and not record.end_confirmed:
             requests = self._requests(gang_folder)
             if len(requests) < record.meta.gang.size:
                 return

@@ -13,7 +13,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
 from bridge.site.jobs import job_status, member_record
-from bridge.site.jobs.job_actions import JobAction, confirmed, due_actions, lifecycle
+from bridge.site.jobs.job_actions import JobAction, due_actions
 from bridge.site.jobs.job_index import Entry, JobIndex
 from bridge.site.jobs.job_record import JobRecord
 from bridge.site.jobs.site_folder import Folder
@@ -65,7 +65,7 @@ class ActionRunner:
             has_ended = entry.status.phase == "ended"
             actions = due_actions(
                 entry.record,
-                lifecycle(entry.record, self._settle, self.listed_at),
+                entry.record.lifecycle(self._settle, self.listed_at),
                 now,
                 has_ended=has_ended,
                 killed_at=entry.killed_at,
@@ -147,7 +147,7 @@ class ActionRunner:
         """Remove the secrets of jobs whose script was killed, or never started."""
         with self._index.lock:
             entries = [entry for entry in self._index.entries.values() if not entry.without_secrets]
-        ended = [entry for entry in entries if entry.status.phase == "ended" and confirmed(entry.record)]
+        ended = [entry for entry in entries if entry.status.phase == "ended" and entry.record.end_confirmed]
         kept = (SECRETS_KEPT if entry.record.started else 0 for entry in ended)
         due = [entry for entry, seconds in zip(ended, kept, strict=True) if now - entry.record.batch_at >= seconds]
         for entry in due[:SECRETS_LOOKS]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from bridge.core.job_lifecycle import NEVER, Lifecycle, State
+from bridge.core.job_lifecycle import Lifecycle, State
 from bridge.site.jobs.job_record import JobRecord
 
 KILL_ALLOWANCE = 10.0
@@ -23,27 +23,6 @@ class JobAction(enum.Enum):
     FORGET = "remove the job's directory and record"
 
 
-def confirmed(record: JobRecord) -> bool:
-    """Return whether the batch system has reported the end of the job."""
-    return record.batch is not None and record.batch.phase == "ended"
-
-
-def lifecycle(record: JobRecord, settle: float, requested_at: float = NEVER) -> Lifecycle:
-    """Return what is known of a batch job from its directory and the last look for it, requested at ``requested_at``.
-
-    A job whose directory has no id was not found; but a pod that waits for its group has a status. ``settle``: seconds
-    after a submission in which the job may still appear.
-    """
-    if record.awaits_array:
-        return Lifecycle(State.WANTED)
-    if confirmed(record):
-        return Lifecycle(State.ENDED)
-    if record.started or record.job_id or (record.meta.place is not None and record.batch is not None):
-        return Lifecycle(State.STARTED if record.started else State.KNOWN)
-    until = record.meta.attempted_at + settle if record.meta.attempts else NEVER
-    return Lifecycle(State.UNKNOWN, until=until).denied(requested_at)
-
-
 def due_actions(
     record: JobRecord, job: Lifecycle, now: float, *, has_ended: bool, killed_at: float | None, is_grace_over: bool
 ) -> list[JobAction]:
@@ -56,13 +35,13 @@ def due_actions(
     cancel = record.cancel
     if cancel is None:
         return [JobAction.SUBMIT] if job.is_absent and not record.meta.adopted else []
-    if has_ended and confirmed(record):
+    if has_ended and record.end_confirmed:
         return [JobAction.FORGET] if cancel.forget else []
     if job.is_absent:
         return [JobAction.GIVE_UP]
     if job.state is State.UNKNOWN:
         return [JobAction.STOP]  # the job may still appear: its script then finds this request
-    if confirmed(record):  # the shared file system may not show the job's own end yet
+    if record.end_confirmed:  # the shared file system may not show the job's own end yet
         return []
     is_kill_due = not record.started or record.meta.adopted or cancel.grace <= 0 or is_grace_over
     actions: list[JobAction] = [] if record.final else [JobAction.STOP]

@@ -15,7 +15,7 @@ from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
 from bridge.site.batch.batch_interface import BatchJob
 from bridge.site.jobs import job_status
-from bridge.site.jobs.job_actions import KILL_ALLOWANCE, confirmed
+from bridge.site.jobs.job_actions import KILL_ALLOWANCE
 from bridge.site.jobs.job_record import Cancellation, JobRecord
 from bridge.site.jobs.member_record import GANG_INCOMPLETE
 from bridge.site.jobs.site_folder import Folder
@@ -178,7 +178,7 @@ class JobIndex:
 
     def _with_end(self, record: JobRecord, now: float) -> JobRecord:
         """Store since when the script of a pod in the job of its group has ended."""
-        if record.meta.place is None or record.batch is None or not confirmed(record) or record.batch_at:
+        if record.meta.place is None or record.batch is None or not record.end_confirmed or record.batch_at:
             return record
         try:
             self._folder.job(record.uid).write_batch(record.batch, now)
@@ -213,7 +213,7 @@ class JobIndex:
             last_seen = entry.record.batch
             is_same_phase = last_seen is not None and last_seen.phase == job.phase
             batch_at = entry.record.batch_at if is_same_phase else self._clock.time()
-            is_reported_by_script = job.phase == "running" and entry.record.started and not confirmed(entry.record)
+            is_reported_by_script = job.phase == "running" and entry.record.started and not entry.record.end_confirmed
             is_reported_by_script = is_reported_by_script and not is_missing(entry.record)
             if not is_reported_by_script:  # else the script's own record says more, and is on disk
                 try:
@@ -230,7 +230,7 @@ class JobIndex:
 
     def _classify(self, uid: str) -> None:
         entry = self.entries[uid]
-        is_confirmed = confirmed(entry.record)
+        is_confirmed = entry.record.end_confirmed
         has_ended = entry.status.phase == "ended"
         (self.pending.add if is_confirmed and not has_ended else self.pending.discard)(uid)
         is_to_be_forgotten = entry.record.cancel is not None and entry.record.cancel.forget

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bridge.core.job_lifecycle import NEVER, Lifecycle, State
 from bridge.protocol.model.identifiers import Namespace, PodName
 from bridge.protocol.model.requests import PlaceInJob
 from bridge.site.batch.batch_interface import BatchJob
@@ -174,4 +175,24 @@ class JobRecord:
         """Whether the leader has yet to submit it in an array."""
         if not self.meta.array or self.meta.task is not None or self.cancel is not None:
             return False
-        return not (self.job_id or self.started or (self.batch is not None and self.batch.phase == "ended"))
+        return not (self.job_id or self.started or self.end_confirmed)
+
+    @property
+    def end_confirmed(self) -> bool:
+        """Whether the batch system has reported the end of the job."""
+        return self.batch is not None and self.batch.phase == "ended"
+
+    def lifecycle(self, settle: float, requested_at: float = NEVER) -> Lifecycle:
+        """Return what is known of the batch job from its directory and the last look for it, at ``requested_at``.
+
+        A job whose directory has no id was not found; but a pod that waits for its group has a status. ``settle``:
+        seconds after a submission in which the job may still appear.
+        """
+        if self.awaits_array:
+            return Lifecycle(State.WANTED)
+        if self.end_confirmed:
+            return Lifecycle(State.ENDED)
+        if self.started or self.job_id or (self.meta.place is not None and self.batch is not None):
+            return Lifecycle(State.STARTED if self.started else State.KNOWN)
+        until = self.meta.attempted_at + settle if self.meta.attempts else NEVER
+        return Lifecycle(State.UNKNOWN, until=until).denied(requested_at)

@@ -164,10 +164,9 @@ def asks(record: JobRecord) -> str:
 
 def awaits_reason(record: JobRecord, now: float) -> bool:
     """Return whether a signal from outside ended the script, and the batch system has not reported the cause yet."""
-    pod, batch = record.pod or {}, record.batch
-    has_reported_end = batch is not None and batch.phase == "ended"
+    pod = record.pod or {}
     return (
-        not has_reported_end
+        not record.end_confirmed
         and pod.get("reason") == SIGNALLED
         and now < max(_number(pod, "finishedAt") or 0, record.found_at) + AWAIT_REASON
     )

@@ -65,7 +65,7 @@ def with_place(member: JobRecord, member_folder: Folder, gang_folder: Folder) ->
     """Return the record of a pod with the id and the batch job that follow from the job of its group."""
     if member.meta.place is None:
         return member
-    stored_end = member.batch if member.batch is not None and member.batch.phase == "ended" else None
+    stored_end = member.batch if member.end_confirmed else None
     if stored_end is not None and member.meta.grant_wait is None:
         return replace(member, job_id=stored_end.id)
     view = _read(member, member.meta.place, member_folder, gang_folder)
