@@ -26,6 +26,33 @@ from controllers.virtual.node_manifest import PoolStatus
 from controllers.virtual.pod_state import Entry, Pod
 
 
+class PoolProgress(NamedTuple):
+    """Whether the cache of pods is ``synced``, the jobs are ``listed``, and the pool is ``accepting`` submissions.
+
+    After each change, all pods are decided about.
+    """
+
+    synced: bool = False
+    listed: bool = False
+    accepting: bool = False
+
+
+@dataclass(slots=True)
+class LoopState:
+    """The loop's state of a pool. ``heard``: the monotonic time of the last announcement, and the same time as text.
+
+    ``swept_at``: the monotonic time of the last check of a part of the pods.
+    """
+
+    swept_at: float
+    progress: PoolProgress = field(default_factory=PoolProgress)
+    heard: tuple[float | None, str] = (None, "")
+    expected_wait: float = 0.0
+    folder_problem: str = ""
+    renewed_at: float = float("-inf")
+    sweep: Iterator[str] = field(default_factory=lambda: iter(()))
+
+
 @dataclass(slots=True)
 class PoolState:
     """The state of a pool: its pods, the workers for its site, and the entry of each pod."""
@@ -35,6 +62,7 @@ class PoolState:
     workers: Workers
     threads: Supervisor
     """Owns the threads of the cache and of the workers."""
+    loop: LoopState
     pool: Pool | None = None
     usable: bool = False
     """The virtual node exists and is podbridge's, and the folder of the pool is chosen."""
@@ -138,52 +166,23 @@ def _has_live_remote_job(pod: Pod) -> bool:
     return bool(virtual_pod_decide.remote_job(pod)) and not pods.is_finished(pod) and not pods.is_deleted(pod)
 
 
-class PoolProgress(NamedTuple):
-    """Whether the cache of pods is ``synced``, the jobs are ``listed``, and the pool is ``accepting`` submissions.
-
-    After each change, all pods are decided about.
-    """
-
-    synced: bool = False
-    listed: bool = False
-    accepting: bool = False
-
-
-@dataclass(slots=True)
-class LoopState:
-    """The loop's state of a pool. ``heard``: the monotonic time of the last announcement, and the same time as text.
-
-    ``swept_at``: the monotonic time of the last check of a part of the pods.
-    """
-
-    swept_at: float
-    progress: PoolProgress = field(default_factory=PoolProgress)
-    heard: tuple[float | None, str] = (None, "")
-    expected_wait: float = 0.0
-    folder_problem: str = ""
-    renewed_at: float = float("-inf")
-    sweep: Iterator[str] = field(default_factory=lambda: iter(()))
-
-
-def pool_status(
-    record: PoolState, loop_state: LoopState, *, remembered: int, may_reach: bool, clock: Clock
-) -> PoolStatus:
+def pool_status(record: PoolState, *, remembered: int, may_reach: bool, clock: Clock) -> PoolStatus:
     """Return what the decision about the virtual node of a pool depends on; ``remembered`` jobs are known there."""
-    pool, folders = record.pool, record.folders
+    pool, folders, loop = record.pool, record.folders, record.loop
     status = PoolStatus(
         record.name,
         bound=len(record.cache) if record.cache.synced else None,
         remembered=remembered,
         folder=folders.folder if folders is not None else "",
-        folder_problem=loop_state.folder_problem,
+        folder_problem=loop.folder_problem,
     )
     if pool is None or (announced := pool.announced()) is None:
         return status
     announce, heard = announced
     # once for each announcement: computed again after a step of the clock, the text would differ and cause a write
-    if loop_state.heard[0] != heard:
-        loop_state.heard = (heard, rfc3339(clock.time() - (clock.monotonic() - heard)))
-        loop_state.expected_wait = expected_wait(pool, clock.time())
+    if loop.heard[0] != heard:
+        loop.heard = (heard, rfc3339(clock.time() - (clock.monotonic() - heard)))
+        loop.expected_wait = expected_wait(pool, clock.time())
     races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
     gang_races: bool | None = None
     if record.racers is not None:
@@ -193,7 +192,7 @@ def pool_status(
         status,
         announce=announce,
         heard=heard,
-        heard_at=loop_state.heard[1],
+        heard_at=loop.heard[1],
         readiness=pool.ready(),
         races=races,
         gangs=pool.gangs,
@@ -201,7 +200,7 @@ def pool_status(
         flavor_limits=pool.flavor_limits,
         reaches=pool.reaches is not None and may_reach,
         gang_races=gang_races,
-        expected_wait=loop_state.expected_wait,
+        expected_wait=loop.expected_wait,
     )
 
 

@@ -85,7 +85,6 @@ class VirtualNodes(Loop):
         fenced = kube.fenced(self.check_leadership)
         self._brakes = Brakes(config.brake, config_map_path(config), fenced, events, clock, self.workers)
         self._records: dict[str, PoolState] = {}
-        self._loop_states: dict[str, LoopState] = {}
         self._since = clock.monotonic()
         self._supervisor: Supervisor | None = None
         self.exposed_changed: Callable[[], object] = lambda: None
@@ -142,7 +141,7 @@ class VirtualNodes(Loop):
         """Discard all state of pods: it is from an earlier term as leader."""
         for record in self._records.values():
             record.forget_all()
-            self._loop_states[record.name].progress = PoolProgress()
+            record.loop.progress = PoolProgress()
 
     def reconcile(self) -> None:
         """Update nodes and leases, and check a part of the pods."""
@@ -189,7 +188,7 @@ class VirtualNodes(Loop):
             record = self._records.get(name) or self._add(name)
             if record.pool is not pools.get(name):
                 record.usable = False  # until the folder of the new pool is chosen
-                self._loop_states[name].progress = PoolProgress()
+                record.loop.progress = PoolProgress()
             record.pool = pools.get(name)
             node = self._nodes.get("", name)
             try:
@@ -201,9 +200,9 @@ class VirtualNodes(Loop):
 
     def _choose_folder(self, record: PoolState, node: Mapping[str, Any]) -> bool:
         """Choose the folder of the pool's site; return whether it is the one in the node's annotation."""
-        loop_state, folders = self._loop_states[record.name], record.folders
+        loop, folders = record.loop, record.folders
         if folders is None:
-            loop_state.folder_problem = ""
+            loop.folder_problem = ""
             return True
         recorded = (node["metadata"].get("annotations") or {}).get(names.SITE_FOLDER, "")
         now = self.clock.monotonic()
@@ -219,7 +218,7 @@ class VirtualNodes(Loop):
             bound=len(record.cache) if record.cache.synced else None,
             remembered=self._pools.remembered(record.name),
         )
-        loop_state.folder_problem = choice.problem
+        loop.folder_problem = choice.problem
         if choice.folder != folders.folder:
             folders.choose(choice.folder)
         return bool(choice.folder == recorded)
@@ -232,7 +231,7 @@ class VirtualNodes(Loop):
             return
         name = record.name
         record.threads.stop()
-        del self._records[name], self._loop_states[name]
+        del self._records[name]
         self._reconciler.remove_pool(name)
         self._node_writer.drop(name)
         for metric in (POOL_UP, POOL_JOBS, POOL_REMEMBERED):
@@ -255,8 +254,9 @@ class VirtualNodes(Loop):
             clock=self.clock,
         )
         cache.subscribe(lambda _, old, new: self._pod_changed(name, old, new))
-        record = PoolState(name, cache, Workers(f"pool-{name}", self._pool_threads), threads, racers=self._racers)
-        self._records[name], self._loop_states[name] = record, LoopState(self.clock.monotonic())
+        workers, loop = Workers(f"pool-{name}", self._pool_threads), LoopState(self.clock.monotonic())
+        record = PoolState(name, cache, workers, threads, loop, racers=self._racers)
+        self._records[name] = record
         self._reconciler.add_pool(record)
         record.workers.start(threads)
 
@@ -279,7 +279,6 @@ class VirtualNodes(Loop):
         try:
             return pool_status(
                 record,
-                self._loop_states[record.name],
                 remembered=self._pools.remembered(record.name),
                 may_reach=self._may_reach(record.name),
                 clock=self.clock,
@@ -289,7 +288,7 @@ class VirtualNodes(Loop):
             return None
 
     def _update(self, record: PoolState, state: PoolStatus, view: virtual_node_decide.NodesView) -> None:
-        announce, loop_state = state.announce, self._loop_states[record.name]
+        announce, loop = state.announce, record.loop
         problem = (announce is not None and announce.problem) or state.folder_problem or state.readiness.problem
         is_up = announce is not None and not problem and virtual_node_decide.is_heard(view, state)
         POOL_UP.labels(record.name).set(is_up)
@@ -297,32 +296,32 @@ class VirtualNodes(Loop):
             for phase in PHASES:
                 POOL_JOBS.labels(record.name, phase).set(min(announce.jobs.get(phase, 0), MOST_JOBS))
         if not record.usable:
-            loop_state.progress = PoolProgress()
+            loop.progress = PoolProgress()
             return
-        if view.now - loop_state.renewed_at >= LEASE_PERIOD:
-            loop_state.renewed_at = view.now
+        if view.now - loop.renewed_at >= LEASE_PERIOD:
+            loop.renewed_at = view.now
             self._call(f"lease/{record.name}", lambda: self._node_writer.renew(view.nodes[record.name]))
         progress = record.progress()
-        if progress != loop_state.progress:
-            loop_state.progress = progress
+        if progress != loop.progress:
+            loop.progress = progress
             for uid in record.uids():
                 self._reconciler.add(record.name, uid)
         record.brake = self._brakes.judge(
             f"pool.{record.name}", *record.missing(), settle=MISSING_SETTLE, listed=progress.listed
         )
-        self._sweep(record, loop_state)
+        self._sweep(record)
 
-    def _sweep(self, record: PoolState, loop_state: LoopState) -> None:
+    def _sweep(self, record: PoolState) -> None:
         """Check a part of the pods, so that each is checked once a minute, even without an event."""
-        now = self.clock.monotonic()
+        loop, now = record.loop, self.clock.monotonic()
         # by the time, not for each reconciliation: announcements cause many of them
-        portion = int(max(SWEEP_RATE, 2 * len(record.cache) / SWEEP) * min(now - loop_state.swept_at, SWEEP))
+        portion = int(max(SWEEP_RATE, 2 * len(record.cache) / SWEEP) * min(now - loop.swept_at, SWEEP))
         if portion <= 0:
             return
-        loop_state.swept_at = now
-        batch = list(itertools.islice(loop_state.sweep, portion))
+        loop.swept_at = now
+        batch = list(itertools.islice(loop.sweep, portion))
         if not batch:
-            loop_state.sweep = iter(record.uids())
+            loop.sweep = iter(record.uids())
         jobs = record.pool.jobs() if record.pool is not None and batch else {}
         for uid in batch:
             if self._reconciler.needs(record, uid, jobs.get(uid)):

@@ -6,7 +6,7 @@ from typing import Any
 from bridge import names
 from bridge.core.job_lifecycle import Lifecycle, State
 from controllers.virtual.pod_state import Entry
-from controllers.virtual.pool_state import PoolState
+from controllers.virtual.pool_state import LoopState, PoolState
 from tests import builders
 from tests.builders import NO_OBJECTS, site_pod
 from tests.fakes.pool import FakePool
@@ -30,7 +30,7 @@ class Pool(FakePool):
 def record(pool: FakePool, *pods: dict[str, Any]) -> PoolState:
     cache: Any = SimpleNamespace(items=lambda: list(pods))
     nothing: Any = None
-    return PoolState("site", cache, nothing, nothing, pool=pool)
+    return PoolState("site", cache, nothing, nothing, LoopState(0.0), pool=pool)
 
 
 def pool_with(*jobs: str, missing: tuple[str, ...] = ()) -> Pool:

@@ -43,14 +43,14 @@ class Sweeps:
         shared = KubeDependencies(Config(), kube, nodes, events, self.clock)
         self.loop = VirtualNodes(shared, None, FakePools(), settings)
         cache = cast(Cache, Pods({"metadata": {"uid": f"u{number}"}} for number in range(pods)))
-        self.record = PoolState("site", cache, Workers("pool", 1), Supervisor(), usable=True)
-        self.state = LoopState(self.clock.monotonic())
+        state = LoopState(self.clock.monotonic())
+        self.record = PoolState("site", cache, Workers("pool", 1), Supervisor(), state, usable=True)
 
     def reconcile(self, times: int = 1) -> int:
         """Return the number of pods that these reconciliations check."""
         before = len(self.checked)
         for _ in range(times):
-            self.loop._sweep(self.record, self.state)
+            self.loop._sweep(self.record)
         return len(self.checked) - before
 
 
