@@ -20,7 +20,6 @@ from bridge import names
 from bridge.errors import BridgeError
 from bridge.slurm.models import GroupRef
 
-POD = "pod"
 KINDS = ("jobset", "lws", "podgroup", "workload", "kueue", "job")
 """The kinds of groups of more than one pod."""
 MAX_SIZE = 100_000
@@ -50,17 +49,6 @@ class Membership:
     together: int = 1
     completed: int = 0
     alone: bool = False
-
-
-def membership(pod: Mapping[str, Any]) -> Membership:
-    """Return the pod's group and its place there; raises :class:`InvalidGroupError` for an invalid annotation."""
-    metadata = pod["metadata"]
-    annotations = metadata.get("annotations") or {}
-    text = annotations.get(names.GROUP)
-    if text is None:
-        key = GroupRef(POD, str(metadata.get("namespace") or ""), str(metadata["name"]), str(metadata["uid"]))
-        return Membership(key, 1, 1, 0)
-    return decode(text, str(metadata.get("namespace") or ""), together(annotations))
 
 
 def together(annotations: Mapping[str, str]) -> int:

@@ -29,11 +29,12 @@ def group_of(pod: Mapping[str, Any]) -> Membership | None:
 
     A pod with an invalid annotation, which only a pod from before admission can have, is a bare pod.
     """
-    text = (pod["metadata"].get("annotations") or {}).get(names.GROUP)
+    annotations = pod["metadata"].get("annotations") or {}
+    text = annotations.get(names.GROUP)
     if text is None:
         return None
     try:
-        return groups.membership(pod)
+        return groups.decode(text, pod["metadata"]["namespace"], groups.together(annotations))
     except InvalidGroupError:
         return None
 

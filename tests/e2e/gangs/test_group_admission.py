@@ -15,7 +15,8 @@ from bridge import names
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS
 from bridge.slurm.models import GroupRef
-from bridge.workload.groups import Membership, membership
+from bridge.workload import links
+from bridge.workload.groups import Membership
 from bridge.workload.kinds import job_kinds, pod_group_kinds
 from cluster.polling import eventually
 from cluster.world import NAMESPACE, World
@@ -52,7 +53,8 @@ def members(hub: SimpleNamespace, selector: str, count: int) -> dict[str, Member
         return len(found) == count
 
     eventually(appeared, 30)
-    return {pod["metadata"]["name"]: membership(pod) for pod in found}
+    read = {pod["metadata"]["name"]: links.group_of(pod) for pod in found}
+    return {name: member for name, member in read.items() if member is not None}
 
 
 def job(parallelism: int, **template: Any) -> Json:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.slurm.models import GroupRef
-from bridge.workload import groups
-from bridge.workload.groups import InvalidGroupError, Membership, membership
+from bridge.workload import groups, links
+from bridge.workload.groups import InvalidGroupError, Membership
 
 TEXT = st.text(min_size=1, max_size=40)
 VALUE = {"kind": "jobset", "name": "train", "uid": "1", "index": "workers", "size": 8, "minimum": 4, "slot": 3}
@@ -22,6 +22,11 @@ def member(**changed: Any) -> dict[str, Any]:
     return pod(**{names.GROUP: json.dumps({**VALUE, **changed})})
 
 
+def membership(pod: dict[str, Any]) -> Membership:
+    annotations = pod["metadata"]["annotations"]
+    return groups.decode(annotations[names.GROUP], "ns", groups.together(annotations))
+
+
 @st.composite
 def memberships(draw: st.DrawFn) -> Membership:
     size = draw(st.integers(1, groups.MAX_SIZE))
@@ -31,10 +36,10 @@ def memberships(draw: st.DrawFn) -> Membership:
     return Membership(key, size, draw(st.integers(1, size)), slot, together, completed)
 
 
-def test_a_bare_pod_is_a_group_of_one() -> None:
-    expected = Membership(GroupRef("pod", "ns", "p", "u"), 1, 1, 0)
-    assert membership(pod()) == expected
-    assert membership({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}, "spec": {}}) == expected
+def test_a_pod_without_a_valid_annotation_is_a_bare_pod() -> None:
+    bare = {"metadata": {"namespace": "ns", "name": "p", "uid": "u"}, "spec": {}}
+    assert [links.group_of(each) for each in (pod(), bare, member(size=0))] == [None] * 3
+    assert links.group_of(member()) == membership(member())
 
 
 def test_a_member_has_its_place_in_the_annotation() -> None:
