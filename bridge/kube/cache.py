@@ -40,7 +40,7 @@ WATCH_SHARE = 0.75
 _BACKOFF = Backoff(first=0.5, limit=30.0, jitter=0.5)
 
 
-class Cache:
+class Cache(ObjectStore):
     """The objects of one kind, optionally those of one namespace or of selectors. They are shared and read-only.
 
     ``prune`` gets each object (already without ``metadata.managedFields``) and returns the part to keep. ``pick``
@@ -64,6 +64,7 @@ class Cache:
         backoff: Backoff = _BACKOFF,
         rand: Callable[[], float] = random.random,
     ) -> None:
+        super().__init__(lambda obj: self._isolated("pick", pick, obj, False))
         self.name = name
         self._client = client
         self._path = resource.path(namespace)
@@ -74,7 +75,6 @@ class Cache:
         self._clock = clock
         self._backoff = backoff
         self._rand = rand
-        self._store = ObjectStore(lambda obj: self._isolated("pick", pick, obj, False))
         self._objects = CACHE_OBJECTS.labels(name)
         self._version = ""  # resource version of the next watch; empty: list first
         self._highest = ""
@@ -111,31 +111,12 @@ class Cache:
         page = self._client.get(self._path, {"limit": 1})
         return number((page.get("metadata") or {}).get("resourceVersion", ""))
 
-    def get(self, namespace: str, name: str) -> Object | None:
-        """Return an object by name (``namespace`` is empty for cluster-scoped kinds)."""
-        return self._store.get(namespace, name)
-
-    def by_uid(self, uid: str) -> Object | None:
-        """Return an object by UID."""
-        return self._store.by_uid(uid)
-
-    def items(self) -> list[Object]:
-        """List all objects."""
-        return self._store.items()
-
-    def picked(self) -> dict[str, Object]:
-        """Return the picked objects by UID, without iterating over the others."""
-        return self._store.picked()
-
-    def __len__(self) -> int:
-        return len(self._store)
-
-    def apply(self, obj: Object) -> None:
-        """Store the answer to a write of this process, if it is newer than the cached object.
+    def apply(self, obj: Object) -> bool:
+        """Store the answer to a write of this process, if it is newer than the cached object; return whether it was.
 
         Subscribers get the change with the event of the watch, always in the cache's thread.
         """
-        self._store.apply(self._pruned(obj))
+        return super().apply(self._pruned(obj))
 
     def subscribe(self, fn: Subscriber) -> None:
         """Call ``fn(type, old, new)`` with "add" for each existing object now, and for each later change.
@@ -144,7 +125,7 @@ class Cache:
         misses this change alone.
         """
         with self._delivery:
-            for obj in self._store.items():
+            for obj in self.items():
                 self._notify(fn, ("add", None, obj))
             self._subscribers.append(fn)
 
@@ -211,7 +192,7 @@ class Cache:
             log.warning("resource version of the API server decreased", extra=kv(cache=self.name, version=version))
         with self._delivery:
             self.listing = True
-            self._deliver(self._store.replace(objects, rewritten=rewritten))
+            self._deliver(self.replace(objects, rewritten=rewritten))
             self.listing = False
         self._version = self._highest = version
         self._confirm()
@@ -238,7 +219,7 @@ class Cache:
             if event["type"] != "BOOKMARK":
                 obj = self._pruned(obj)
                 with self._delivery:
-                    self._deliver(self._store.remove(obj) if event["type"] == "DELETED" else self._store.put(obj))
+                    self._deliver(self.remove(obj) if event["type"] == "DELETED" else self.put(obj))
             if number(version) > number(self._version):
                 self._version = self._highest = version
             self._confirm()
@@ -250,7 +231,7 @@ class Cache:
         for change in changes:
             for fn in self._subscribers:
                 self._notify(fn, change)
-        self._objects.set(len(self._store))
+        self._objects.set(len(self))
 
     def _notify(self, fn: Subscriber, change: Change) -> None:
         try:

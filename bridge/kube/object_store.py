@@ -41,7 +41,7 @@ class ObjectStore:
         self._lock = threading.Lock()
 
     def get(self, namespace: str, name: str) -> Object | None:
-        """Return an object by name."""
+        """Return an object by name (``namespace`` is empty for cluster-scoped kinds)."""
         return self._by_key.get((namespace, name))
 
     def by_uid(self, uid: str) -> Object | None:
