@@ -11,6 +11,7 @@ from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from bridge import names
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, KubeUnavailableError
+from tests import builders
 from tests.fakes.clock import FakeClock
 from tests.fakes.kube_answers import KubeAnswers
 
@@ -143,7 +144,7 @@ def test_an_owner_that_can_not_be_read_says_nothing(error: Exception) -> None:
 
 def node(cpu: str, taint: str | None) -> dict[str, Any]:
     taints = [{"key": names.MANAGED_TAINT, "value": taint}] if taint else []
-    return {"metadata": {}, "spec": {"taints": taints}, "status": {"allocatable": {"cpu": cpu}}}
+    return builders.node(taints=taints, allocatable={"cpu": cpu})
 
 
 def test_sizes_are_those_of_managed_nodes_each_once() -> None:

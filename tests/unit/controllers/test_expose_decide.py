@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from controllers.expose import expose_decide
 from controllers.expose.expose_decide import Create, Delete, Exposed, Replace, Report
+from tests import builders
 
 HUB = "10.1.2.3"
 
@@ -24,22 +25,12 @@ def pod(
     phase="Running",
     permitted=False,
 ):
-    metadata = {
-        "namespace": namespace,
-        "name": name,
-        "uid": uid,
-        "labels": {"app": "web"} if labels is None else labels,
-    }
-    metadata["annotations"] = {"bridge.vk.io/expose": "8888"}
-    if permitted:
-        metadata["annotations"]["bridge.vk.io/expose-permitted"] = "true"
-    if deleted:
-        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return {
-        "metadata": metadata,
-        "spec": {"nodeName": "site-a", "containers": [{"name": "c", "ports": list(ports)}]},
-        "status": {"phase": phase, "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
-    }
+    annotations = {"bridge.vk.io/expose": "8888", **({"bridge.vk.io/expose-permitted": "true"} if permitted else {})}
+    metadata = {"namespace": namespace, "name": name, "labels": {"app": "web"} if labels is None else labels}
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    containers = [{"name": "c", "ports": list(ports)}]
+    state = {"deleted": deleted, "node": "site-a", "phase": phase, "conditions": conditions}
+    return builders.pod(uid, annotations=annotations, metadata=metadata, containers=containers, **state)
 
 
 def service(name="s", *, ports=({"port": 80, "targetPort": 8888},), selector=None, uid="su", namespace="ns", **spec):

@@ -10,6 +10,7 @@ from bridge.clock import rfc3339
 from controllers.queues import manifests, specification
 from controllers.queues.queue_decide import View, decide
 from controllers.queues.queue_status import Apply, Delete, Evict, SetStatus
+from tests import builders
 
 NOW = 1_800_000_000.0
 
@@ -493,11 +494,7 @@ def test_a_local_flavor_is_one_of_the_administrator():
 
 def plain(name, manager="", ready="True", **labels):
     taints = [{"key": "slinky.slurm.net/managed-node", "value": manager, "effect": "NoExecute"}] if manager else []
-    return {
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"taints": taints},
-        "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": ready}]},
-    }
+    return builders.node(name, labels=labels, taints=taints, allocatable={"cpu": "4"}, ready=ready)
 
 
 def test_nodes_of_slurm_and_of_kube_scheduler_are_flavors_with_what_the_ready_ones_offer():

@@ -14,6 +14,7 @@ from scheduler import group_actions, group_decide, rules
 from scheduler.group_states import NEW, REFUSED, GroupStates, ReportedCondition
 from scheduler.nodes.placement import Placements
 from scheduler.pod_group import of_one
+from tests import builders
 from tests.builders import node_view, observed, pod, snapshot
 from tests.unit.scheduler import decisions
 from tests.unit.scheduler.decisions import ALLOCATED, submitted, unknown
@@ -402,8 +403,7 @@ def test_the_most_urgent_pod_comes_first():
 
 
 def raw_node(name, slurm_node):
-    metadata = {"name": name, "labels": {names.SLURM_NODENAME_LABEL: slurm_node}}
-    return {"metadata": metadata, "status": {"allocatable": {"cpu": "8"}}}
+    return builders.node(name, labels={names.SLURM_NODENAME_LABEL: slurm_node})
 
 
 @pytest.mark.parametrize("order", [1, -1])

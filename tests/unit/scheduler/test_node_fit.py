@@ -47,11 +47,8 @@ POD = st.fixed_dictionaries(
 
 
 def view(name, given):
-    raw = {
-        "metadata": {"name": name, "labels": given.get("labels") or {}},
-        "spec": {"taints": given.get("taints") or [], "unschedulable": given.get("unschedulable", False)},
-        "status": {"allocatable": given["allocatable"]},
-    }
+    spec = {"taints": given.get("taints") or [], "unschedulable": given.get("unschedulable", False)}
+    raw = builders.node(name, labels=given.get("labels"), allocatable=given["allocatable"], **spec)
     return eligibility.view(raw, eligibility.allocatable({"status": {"allocatable": given.get("taken") or {}}}))
 
 

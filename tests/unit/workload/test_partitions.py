@@ -4,16 +4,14 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.workload import node_ownership, pods
+from tests import builders
 
 PREFIX = names.PARTITION_LABEL_PREFIX
 
 
 def pod(annotation=None, **selector):
     annotations = {names.PARTITION: annotation} if annotation else {}
-    return {
-        "metadata": {"annotations": annotations},
-        "spec": {"nodeSelector": {PREFIX + key: value for key, value in selector.items()}},
-    }
+    return builders.pod(annotations=annotations, nodeSelector={PREFIX + key: value for key, value in selector.items()})
 
 
 def test_the_node_selector_counts_before_the_annotation_and_the_default():

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from bridge import names
 from bridge.workload import pool_selection
 from bridge.workload.tolerations import tolerates as is_tolerated
+from tests import builders
 
 
 def pod(annotation: str | None = None, *tolerations: dict[str, str]) -> dict[str, Any]:
     annotations = {} if annotation is None else {names.POOLS: annotation}
-    return {"metadata": {"annotations": annotations}, "spec": {"tolerations": list(tolerations)}}
+    return builders.pod(annotations=annotations, tolerations=list(tolerations))
 
 
 def tolerates(value: str) -> dict[str, str]:

@@ -6,14 +6,12 @@ from bridge import names
 from bridge.protocol.model.requests import PlaceInJob
 from bridge.workload import remote_gangs
 from bridge.workload.remote_gangs import Place
+from tests import builders
 
 
 def pod(place, **spec):
     annotations = {names.PLACE_IN_JOB: place} if place is not None else {}
-    return {
-        "metadata": {"name": "train-w-0-1", "namespace": "ns", "uid": "p", "annotations": annotations},
-        "spec": spec,
-    }
+    return builders.pod("p", annotations=annotations, metadata={"name": "train-w-0-1"}, **spec)
 
 
 def test_the_place_is_read_as_it_was_written():

@@ -11,6 +11,7 @@ from bridge.slurm.models import GroupRef, JobLink, PodRef
 from bridge.slurm.versions import ApiVersion
 from bridge.workload import links, translate
 from bridge.workload.annotations import InvalidAnnotationsError
+from tests import builders
 
 NEW = ApiVersion("v0.0.45", external_jobs=True)
 OLD = ApiVersion("v0.0.38", exclude_nodes=False, other_users=False)
@@ -18,10 +19,7 @@ OLD = ApiVersion("v0.0.38", exclude_nodes=False, other_users=False)
 
 def pod(annotations=None, requests=None, limits=None, **spec):
     container = {"name": "main", "resources": {"requests": requests or {}, "limits": limits or {}}}
-    return {
-        "metadata": {"namespace": "ns", "name": "p", "uid": "u-1", "annotations": annotations or {}},
-        "spec": {"containers": [container], **spec},
-    }
+    return builders.pod("u-1", annotations=annotations, metadata={"name": "p"}, containers=[container], **spec)
 
 
 def ask(the_pod, config=None, version=NEW, excluded=()):

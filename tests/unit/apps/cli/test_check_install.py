@@ -11,22 +11,21 @@ from bridge.apps.cli.main import cli
 from bridge.config.hub import Config
 from bridge.names import DEFAULT_SCHEDULER_NAME, MANAGED_TAINT, POOL_LABEL
 from bridge.slurm.models import Node
+from tests import builders
 
 FOREVER = {"key": MANAGED_TAINT, "operator": "Exists", "effect": "NoExecute"}
 
 
 def node(name, labels=None, holder=""):
     taints = [{"key": MANAGED_TAINT, "value": holder, "effect": "NoExecute"}] if holder else []
-    return {"metadata": {"name": name, "labels": labels or {}}, "spec": {"taints": taints}}
+    return builders.node(name, labels=labels, taints=taints)
 
 
 def pod(name, on="n1", tolerations=(), owner=None, phase="Running", namespace="web", **annotations):
     owners = [{"kind": owner[0], "name": owner[1], "controller": True}] if owner else []
-    return {
-        "metadata": {"name": name, "namespace": namespace, "ownerReferences": owners, "annotations": annotations},
-        "spec": {"nodeName": on, "tolerations": list(tolerations)},
-        "status": {"phase": phase},
-    }
+    metadata = {"name": name, "namespace": namespace, "ownerReferences": owners}
+    spec = {"node": on, "phase": phase, "tolerations": list(tolerations)}
+    return builders.pod(name, annotations=annotations, metadata=metadata, **spec)
 
 
 def evictions(pods, kube_nodes=None, slurm=("n1", "n2"), labels=None, **config):

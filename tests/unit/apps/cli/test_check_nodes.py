@@ -7,12 +7,13 @@ import pytest
 from bridge.apps.cli.check import check_cluster, check_command
 from bridge.config.hub import Config
 from bridge.slurm.models import Node, Partition
+from tests import builders
 
 GIB = 1024
 
 
 def kube_node(name="n1", cpu="8", memory="30Gi"):
-    return {"metadata": {"name": name}, "spec": {}, "status": {"allocatable": {"cpu": cpu, "memory": memory}}}
+    return builders.node(name, allocatable={"cpu": cpu, "memory": memory})
 
 
 def slurm_node(name="n1", **more):

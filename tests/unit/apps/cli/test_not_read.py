@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from bridge import clock, names
+from bridge import clock
 from bridge.apps.cli import explain_objects, get, watching
 from bridge.apps.cli.main import cli
 from bridge.apps.cli.session import SLURM, CommandSession
@@ -23,27 +23,15 @@ from tests.fakes.kube_answers import KubeAnswers
 SUMS = "/api/v1/namespaces/podbridge/configmaps/podbridge-slurm"
 NODE = Node("n1", frozenset({"MIXED"}), cpus=8, memory_mib=1024, held_cpus=8)
 NAME, UID = "/api/v1/namespaces/hpc/pods/p", "u1"
-POD = {
-    "metadata": {
-        "name": "p",
-        "namespace": "hpc",
-        "uid": UID,
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-        "labels": {names.JOB_ID_LABEL: "7"},
-    },
-    "spec": {"schedulerName": "slurm-bridge-scheduler", "containers": [{"name": "main"}]},
-    "status": {
-        "phase": "Pending",
-        "conditions": [
-            {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "SlurmPending",
-                "message": "Slurm job 7 is pending: Priority",
-            }
-        ],
-    },
-}
+PENDING = {"type": "PodScheduled", "status": "False", "reason": "SlurmPending"}
+POD = builders.pod(
+    UID,
+    job=7,
+    conditions=[{**PENDING, "message": "Slurm job 7 is pending: Priority"}],
+    metadata={"name": "p", "namespace": "hpc"},
+    schedulerName="slurm-bridge-scheduler",
+    containers=[{"name": "main"}],
+)
 
 
 ANSWERS = {NAME: POD, "/api/v1/namespaces/hpc/pods": {"items": [POD]}}

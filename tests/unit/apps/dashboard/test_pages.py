@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bridge import names
 from bridge.slurm.cluster_sums import Amounts, ClusterSums, NodeSums, PartitionSums
+from tests import builders
 from tests.examples import examples
 from tests.unit.apps.dashboard.conftest import Site
 from tests.unit.apps.view.test_pod_view import pod, scheduled, terminated
@@ -160,14 +161,8 @@ class TestPages:
 
 
 def ready(name, unschedulable=False, **labels):
-    return {
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"unschedulable": unschedulable},
-        "status": {
-            "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
+    offered = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
+    return builders.node(name, labels=labels, allocatable=offered, ready="True", unschedulable=unschedulable)
 
 
 class TestNodes:

@@ -10,6 +10,7 @@ from bridge.apps.view import job_view
 from bridge.apps.view.job_view import lines, records
 from bridge.config.hub import Config
 from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, PodRef
+from tests import builders
 
 NODES = {"node-0": "node-0", "renamed": "node-1"}
 LINK = JobLink("here", (PodRef("ns", "p", "u"),))
@@ -20,18 +21,8 @@ def job(*states, **fields):
 
 
 def pod(node=None, label="7", phase="Running", annotations=None, uid="u", name="p", **metadata):
-    return {
-        "metadata": {
-            "namespace": "ns",
-            "name": name,
-            "uid": uid,
-            "labels": {names.JOB_ID_LABEL: label} if label else {},
-            "annotations": annotations or {},
-            **metadata,
-        },
-        "spec": {"nodeName": node} if node else {},
-        "status": {"phase": phase},
-    }
+    metadata = {"name": name, **metadata}
+    return builders.pod(uid, job=label, node=node, phase=phase, annotations=annotations, metadata=metadata)
 
 
 def problems(jobs, pods, namespace=None):

@@ -18,11 +18,8 @@ SLURM_NODE = Node("n1", frozenset({"MIXED"}), cpus=16, memory_mib=65536, gres="g
 
 
 def kube_node(name="n1", **spec):
-    return {
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-        "spec": spec,
-        "status": {"allocatable": {"cpu": "16", "memory": "64Gi", "pods": "110"}, "conditions": []},
-    }
+    offered = {"cpu": "16", "memory": "64Gi", "pods": "110"}
+    return builders.node(name, labels={"kubernetes.io/hostname": name}, allocatable=offered, **spec)
 
 
 def held(cpus, mib, gres="", **fields):

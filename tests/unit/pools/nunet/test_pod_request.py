@@ -11,6 +11,7 @@ from bridge.config.nunet import NunetSection
 from bridge.errors import MissingReferenceError, ScriptError
 from bridge.pools.nunet import pod_annotations, pod_request
 from bridge.script.references import Objects
+from tests import builders
 
 PAGE = Path(__file__).parents[4] / "docs/admins/nunet.md"
 NONE = NunetSection(name="nunet", url="http://dms")
@@ -20,15 +21,9 @@ PREFIX = "annotation nunet.bridge.vk.io/"
 
 def pod(annotations=None, container=None, **spec):
     main = {"name": "main", "image": "ghcr.io/x/y:1", **(container or {})}
-    return {
-        "metadata": {
-            "namespace": "remote",
-            "name": "p",
-            "uid": "u-1",
-            "annotations": {f"nunet.bridge.vk.io/{key}": value for key, value in (annotations or {}).items()},
-        },
-        "spec": {"restartPolicy": "Never", "containers": [main], **spec},
-    }
+    annotations = {f"nunet.bridge.vk.io/{key}": value for key, value in (annotations or {}).items()}
+    spec = {"restartPolicy": "Never", "containers": [main], **spec}
+    return builders.pod("u-1", annotations=annotations, metadata={"namespace": "remote", "name": "p"}, **spec)
 
 
 def secret(**data):

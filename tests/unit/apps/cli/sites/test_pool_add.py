@@ -13,6 +13,7 @@ from bridge.errors import ConfigError, KubeNotFoundError
 from bridge.kube.kube_client import KubeClient
 from bridge.protocol.nats.nats_server_config import site_permissions
 from bridge.protocol.nats.user_keys import new_seed, public_key
+from tests import builders
 
 KEY, OTHER = public_key(new_seed()), public_key(new_seed())
 MAP = "/api/v1/namespaces/podbridge/configmaps/podbridge-nats-keys"
@@ -222,11 +223,9 @@ class Cluster:
 
 
 def pod(phase, node="site-a", **status):
-    return {
-        "metadata": {"name": "t", "namespace": "research", "uid": "uid-1", "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"containers": [{"name": "main"}], **({"nodeName": node} if node else {})},
-        "status": {"phase": phase, **status},
-    }
+    made = builders.pod("uid-1", node=node, phase=phase, metadata={"name": "t", "namespace": "research"})
+    made["spec"]["containers"] = [{"name": "main"}]
+    return {**made, "status": made["status"] | status}
 
 
 def run(cluster, **changes):
