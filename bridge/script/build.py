@@ -45,7 +45,7 @@ def build(
     if place is None:  # else the job of the group waits
         planned = replace(planned, grant_wait=grant_wait)
     size = planned.size
-    by_flags = interlink_rules.apply(config)
+    by_flags = config.limits.by_interlink
     for problem in interlink_rules.warnings(pod, config) if by_flags else ():
         log.warning("the pod gets less than it asks for", extra=kv(pod=pod["metadata"].get("uid"), why=problem))
     metadata = pod["metadata"]

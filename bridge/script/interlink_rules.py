@@ -29,11 +29,6 @@ _ANNOTATIONS = frozenset(
 _BY_CPU, _BY_MEMORY = ("cpus-per-task", "c"), ("mem",)
 
 
-def apply(config: BuildSettings) -> bool:
-    """Return whether a site has these rules."""
-    return config.limits.rules == "interlink-slurm"
-
-
 def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
     """Return the largest CPU and memory limit of any container, or the defaults of the flavor, or of the site.
 

@@ -45,7 +45,7 @@ def make(
     if problems:
         raise ScriptError("; ".join(problems))
     spec, reached = pod["spec"], _reach(pod, config)
-    by_flags = interlink_rules.apply(config)  # of a site that runs no groups
+    by_flags = config.limits.by_interlink  # of a site that runs no groups
     size = interlink_rules.measure(pod, config) if by_flags else sizing.measure(pod, config, remote_gangs.alike(pod))
     runtime = runtimes.of(config)
     pod_volumes = volumes.make(pod, config, objects, node, size.machine)

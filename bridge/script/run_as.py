@@ -32,7 +32,7 @@ def of_container(pod: Mapping[str, Any], container: Mapping[str, Any], config: B
     """Return the user of a container. With interlink-slurm rules it is that of the whole job, and has no group."""
     outer = pod["spec"].get("securityContext") or {}
     context = {**outer, **(container.get("securityContext") or {})}
-    if interlink_rules.apply(config):
+    if config.limits.by_interlink:
         return ContainerUser(interlink_rules.run_as(pod["spec"]), None, bool(context.get("runAsNonRoot")))
     return ContainerUser(_id(context, "runAsUser"), _id(context, "runAsGroup"), bool(context.get("runAsNonRoot")))
 
@@ -69,7 +69,7 @@ def accept(
 
 def _place(container: Mapping[str, Any], field_path: str, field: str, config: BuildSettings) -> str:
     inner = field in (container.get("securityContext") or {}) and not (
-        interlink_rules.apply(config) and field == "runAsUser"
+        config.limits.by_interlink and field == "runAsUser"
     )
     return f"{field_path if inner else 'spec'}.securityContext.{field}"
 

@@ -156,6 +156,11 @@ class LimitsSection(SettingsPart):
         False, description="Honour slurm-job.vk.io/mpi-flags, and options of the runtime."
     )
 
+    @property
+    def by_interlink(self) -> bool:
+        """Whether the rules are those of the interLink Slurm plugin (:mod:`bridge.script.interlink_rules`)."""
+        return self.rules == "interlink-slurm"
+
 
 class BuildSettings(SettingsPart):
     """A BuildConfig without the sections of its runtimes: the type that drivers and the modules below them use."""

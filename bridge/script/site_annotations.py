@@ -55,7 +55,7 @@ _LIMITS = {
 
 def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
     """Read the annotations; raises ``ScriptError`` for one that the site does not allow."""
-    by_interlink = interlink_rules.apply(config)
+    by_interlink = config.limits.by_interlink
     if by_interlink:
         annotations = interlink_rules.normalized(pod)
     else:

@@ -123,7 +123,7 @@ class BatchSubmission:
             flags=part.flags,
             most_seconds=config.most_seconds(flavor),
             replaced=meta.replaced,
-            flags_win=config.limits.rules == "interlink-slurm",
+            flags_win=config.limits.by_interlink,
             traceparent=tracing.current() if tracing.tracer is not None else "",
             members=part.size,
             together=self._batch.pods_per_machine(part.size, part.per_node),

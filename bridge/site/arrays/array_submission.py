@@ -48,7 +48,7 @@ _ABOUT_ARRAYS = re.compile(r"\barrays?\b", re.IGNORECASE)
 
 def runs_arrays(batch: BatchSystem, config: SiteConfig) -> bool:
     """Return whether pods can be one array at the site: the flags of interLink's rules are those of one job."""
-    return batch.arrays and config.limits.rules != "interlink-slurm"
+    return batch.arrays and not config.limits.by_interlink
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ OVER = member_record.GANG_OVER
 
 def runs_groups(batch: BatchSystem, config: SiteConfig) -> bool:
     """Return whether the site runs a group of pods as one job: the flags of interLink's rules size a job of one pod."""
-    return batch.gangs and config.limits.rules != "interlink-slurm"
+    return batch.gangs and not config.limits.by_interlink
 
 
 class Gatherer:

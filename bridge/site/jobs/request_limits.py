@@ -22,7 +22,7 @@ def admitted(owner: str, body: SubmitMessage, config: SiteConfig, now: float) ->
     if flavor is None and body.flavor:
         names = ", ".join(known_flavor.name for known_flavor in config.flavors) or "none"
         raise SiteRefusedError(f"no flavor {body.flavor!r} (there are: {names})", reason="UnknownFlavor")
-    by_plugin = config.limits.rules == "interlink-slurm"  # which sends the user of a job as a flag
+    by_plugin = config.limits.by_interlink  # which sends the user of a job as a flag
     users = [flag for flag in body.flags if not (by_plugin and flag.startswith("--uid="))]
     if users and not config.limits.allow_user_flags:
         raise SiteRefusedError(
