@@ -39,6 +39,10 @@ class View(Protocol):
     """The data of a decision about any kind of place."""
 
     @property
+    def groups(self) -> Iterable[Group]:
+        """The groups that the decision is about, in any order."""
+
+    @property
     def states(self) -> Mapping[str, GroupState]:
         """The states of groups by key, and of pods by UID."""
 

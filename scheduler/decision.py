@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Protocol
 
 from bridge.core import isolation
 from bridge.core.workers import Workers
@@ -44,16 +43,8 @@ class Decision:
     local: list[Local] = field(default_factory=list)
 
 
-class View(conditions.View, Protocol):
-    """The data of a decision, with the groups that it is about."""
-
-    @property
-    def groups(self) -> Iterable[Group]:
-        """The groups, in any order."""
-
-
 def decide_each(
-    view: View, members_of: Callable[[Group], Sequence[Pod]], decide_one: Callable[[Group], None]
+    view: conditions.View, members_of: Callable[[Group], Sequence[Pod]], decide_one: Callable[[Group], None]
 ) -> list[Action]:
     """Call ``decide_one`` for each group that has any of these members, the most urgent first.
 

@@ -26,7 +26,7 @@ def measure(config: SiteConfig, *, one_machine: bool, etc: Path = ETC) -> JobUse
     on this machine.
     """
     uid, gid = os.geteuid(), os.getegid()
-    if config.limits.rules != "podbridge" or (uid == 0 and not one_machine) or not _has_own_numbers():
+    if config.limits.by_interlink or (uid == 0 and not one_machine) or not _has_own_numbers():
         return None
     name, usual_gid = _account(uid)
     certain_gid = gid if one_machine or gid == usual_gid else None
