@@ -20,10 +20,9 @@ from bridge.protocol.model.announcement import JobUser
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Published
 from bridge.script import library
 from bridge.script.runtimes import runtime_table as runtimes
-from bridge.site import job_users
+from bridge.site import measuring
 from bridge.site.batch.batch_interface import Amount, BatchSystem, Capacity
 from bridge.site.batch.commands import Commands
-from bridge.site.config.resource_script import measured
 from bridge.site.config.site_config import Resources, SiteConfig
 from bridge.site.gangs.gathering import runs_groups
 from bridge.site.jobs.site_folder import Folder
@@ -171,7 +170,7 @@ class Announcer:
     def _job_user(self, config: SiteConfig) -> JobUser | None:
         """Return the user of the jobs, measured with the resources and for each configuration: it may query LDAP."""
         if self._user_of is not config:
-            self._user, self._user_of = job_users.measure(config, one_machine=self._batch.one_machine), config
+            self._user, self._user_of = measuring.job_user(config, one_machine=self._batch.one_machine), config
         return self._user
 
     def _measure(self, config: SiteConfig) -> None:
@@ -186,7 +185,7 @@ class Announcer:
                 self._versions = self._batch.version(), runtime_version(config)
             self._capacity = self._batch.capacity()
             self._measure_gangs(config)
-            self._printed = measured(config.resources) if config.resources.script else None
+            self._printed = measuring.resources(config.resources) if config.resources.script else None
         except BatchError as error:
             if not self._problem:
                 log.warning("resources not measured", extra=kv(why=error))

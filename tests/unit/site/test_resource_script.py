@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import BatchError
-from bridge.site.config.resource_script import measured, parse
 from bridge.site.config.site_config import Resources
+from bridge.site.measuring import parse_resources, resources
 
 PRINTED = {
     "cpu": "128",
@@ -24,9 +24,9 @@ READ = {"cpu": "128", "memory": "512Gi", "pods": 1000, "extended": {"nvidia.com/
 
 
 def test_a_ping_and_its_resources() -> None:
-    assert parse(json.dumps(PRINTED)) == READ
-    assert parse(json.dumps({"status": "ok", "resources": PRINTED, "taints": []})) == READ
-    assert parse("{}") == {}
+    assert parse_resources(json.dumps(PRINTED)) == READ
+    assert parse_resources(json.dumps({"status": "ok", "resources": PRINTED, "taints": []})) == READ
+    assert parse_resources("{}") == {}
 
 
 def program(path: Path, text: str) -> Resources:
@@ -37,7 +37,7 @@ def program(path: Path, text: str) -> Resources:
 
 
 def test_the_program_runs(tmp_path: Path) -> None:
-    found = measured(program(tmp_path, f"echo '{json.dumps({'cpu': 3})}'"))
+    found = resources(program(tmp_path, f"echo '{json.dumps({'cpu': 3})}'"))
     assert (found.cpu, found.pods) == ("3", 10_000)
 
 
@@ -53,7 +53,7 @@ def test_the_program_runs(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(BatchError, match=r"resources\.script") as wrong:
-        measured(program(tmp_path, text))
+        resources(program(tmp_path, text))
     assert words in str(wrong.value)
 
 
@@ -62,4 +62,4 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
 )
 def test_any_json_is_read_or_refused(data: object) -> None:
     with contextlib.suppress(ValueError):
-        Resources.model_validate(parse(json.dumps({"resources": {"accelerators": data, "cpu": data}})))
+        Resources.model_validate(parse_resources(json.dumps({"resources": {"accelerators": data, "cpu": data}})))
