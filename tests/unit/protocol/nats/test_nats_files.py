@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bridge.apps.cli.nats_command import nats
 from bridge.errors import ConfigError
-from bridge.protocol.nats.nats_files import write
+from bridge.protocol.nats.nats_files import Hub, write
 from bridge.protocol.nats.nats_server_config import Listeners, hub_permissions, server_text, site_permissions
 from bridge.protocol.nats.user_keys import checked_public_key, new_seed, public_key
 
@@ -278,3 +278,32 @@ def test_the_error_about_a_seed_does_not_repeat_it() -> None:
     with pytest.raises(ConfigError, match="seed, which is secret") as error:
         checked_public_key(seed)
     assert seed not in str(error.value)
+
+
+def test_named_hubs_keep_their_secrets_and_have_a_bucket_each(tmp_path: Path) -> None:
+    first = write(tmp_path, "bridge.v1", ["alpha"], Listeners(), hubs={"a": "uid-a"}).hubs
+    assert first == {"a": Hub(tmp_path / "hubs/a.seed", "uid-a")}
+    secret = first["a"].secret.read_text()
+    both = write(tmp_path, "bridge.v1", [], Listeners(), hubs={"b": "uid-b"}, jetstream=True, bucket="x").hubs
+    assert both == {name: Hub(tmp_path / f"hubs/{name}.seed", f"uid-{name}", f"x-{name}") for name in ("a", "b")}
+    assert both["a"].secret.read_text() == secret
+    users = (tmp_path / "users.conf").read_text()
+    assert public_key(secret.strip()) in users
+    assert not (tmp_path / "hub.seed").exists()
+
+
+@pytest.mark.parametrize(
+    ("hubs", "problem"),
+    [
+        ({"A": "u"}, "hub 'A': must be"),
+        ({"b": "../u"}, "hub b: UID '../u': must be"),
+        ({"a": "uid-b"}, "hub a: its UID is uid-a, not uid-b"),
+        ({"b": "uid-a"}, "hubs: a, b have the same UID"),
+    ],
+)
+def test_hubs_that_can_not_be_change_nothing(tmp_path: Path, hubs: dict[str, str], problem: str) -> None:
+    write(tmp_path, "bridge.v1", ["alpha"], Listeners(), hubs={"a": "uid-a"})
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=problem):
+        write(tmp_path, "bridge.v1", ["beta"], Listeners(), hubs=hubs)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

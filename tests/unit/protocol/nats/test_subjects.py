@@ -5,7 +5,7 @@ from nats.aio.client import _validate_subject
 
 from bridge.errors import ConfigError
 from bridge.protocol.nats.request_table import SUBMIT
-from bridge.protocol.nats.subjects import ANY, Subjects, decode, encode, last_token, pool_of
+from bridge.protocol.nats.subjects import ANY, Subjects, decode, encode, kind_of, last_token, owner_of, pool_of
 
 OWNER = "c1"
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
@@ -94,3 +94,19 @@ def test_prefixes_that_can_not_be(prefix: str) -> None:
 )
 def test_pool_of(subject: str, pool: str) -> None:
     assert pool_of("bridge.v1", subject) == pool
+
+
+@pytest.mark.parametrize(
+    ("subject", "kind", "owner"),
+    [
+        (SUBJECTS.request(SUBMIT, "ns-pod", "u"), "submit", "c1"),
+        (SUBJECTS.stream("s"), "stream", "c1"),
+        ("bridge.v1.alpha.event.c1", "event", "c1"),
+        ("bridge.v1.alpha.event.*", "event", ""),
+        ("bridge.v1.alpha.announce", "announce", ""),
+        ("bridge.v1.alpha", "", ""),
+        ("bridge.v10.alpha.event.c1", "", ""),
+    ],
+)
+def test_kind_and_owner_of(subject: str, kind: str, owner: str) -> None:
+    assert (kind_of("bridge.v1", subject), owner_of("bridge.v1", subject)) == (kind, owner)

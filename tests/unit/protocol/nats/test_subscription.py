@@ -45,3 +45,50 @@ def test_each_thread_ends_when_the_process_stops(monkeypatch: pytest.MonkeyPatch
         quiet.set()
         stopping.set()
         sys.setswitchinterval(interval)
+
+
+def subscribe(handled: list[bytes], removed: list[bool] | None = None, threads: int = 1) -> Subscription:
+    return Subscription(
+        lambda _it, drains: (removed if removed is not None else []).append(drains),
+        ("a",),
+        lambda _subject, data, _respond: handled.append(data),
+        "",
+        threads,
+    )
+
+
+@pytest.mark.parametrize(("limit", "most"), [("most_messages", 2), ("most_bytes", 6)])
+def test_what_is_too_much_for_a_slow_handler_is_dropped_and_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(Subscription, limit, most)
+    monkeypatch.setattr(subscription, "POLL", 0.01)
+    handled: list[bytes] = []
+    subscribed = subscribe(handled)
+    messages = [b"1st", b"2nd", b"3rd", b"4th", b"5th"]
+    for data in messages:
+        subscribed.routes[0].deliver("a", data, None)
+    assert subscribed.dropped == 3
+    # the 1st and the 2nd are logged, the 3rd is not
+    assert [record.message for record in caplog.records] == ["a handler is too slow: messages dropped"] * 2
+    stopping = threading.Event()
+    worker = threading.Thread(target=subscribed.work, args=(stopping,), daemon=True)
+    worker.start()
+    eventually(lambda: handled == messages[:2], "the first two are handled")
+    for data in messages[3:]:  # there is room again
+        subscribed.routes[0].deliver("a", data, None)
+    eventually(lambda: handled == [*messages[:2], *messages[3:]], "the others are handled")
+    stopping.set()
+    worker.join(10)
+    assert subscribed.dropped == 3
+
+
+def test_without_threads_a_message_is_handled_at_once_until_the_subscription_is_closed() -> None:
+    handled: list[bytes] = []
+    removed: list[bool] = []
+    subscribed = subscribe(handled, removed, threads=0)
+    subscribed.drain()
+    subscribed.routes[0].deliver("a", b"sent before", None)
+    subscribed.close()
+    subscribed.routes[0].deliver("a", b"too late", None)
+    assert (handled, removed) == ([b"sent before"], [True, False])
