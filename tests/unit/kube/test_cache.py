@@ -26,41 +26,39 @@ class TestCacheOnFake(CacheSuite):
     """The tests that the fake and the real API server share."""
 
 
-def test_half_open_watch_is_replaced(api: FakeApi, client: KubeClient, namespace: str) -> None:
-    frozen = itertools.count()
+def check_next_watch(api: FakeApi, client: KubeClient, namespace: str, first: Any, **options: Any) -> None:
+    """Check that the cache goes on with another watch when ``first`` has written to the stream of the first one."""
+    watches = itertools.count()
 
-    def freeze_first(handler: Handler, request: Request) -> bool:
-        if not request.watch or next(frozen):
+    def fault(handler: Handler, request: Request) -> bool:
+        if not request.watch or next(watches):
             return False
         handler.start_stream()
-        with api.changed:  # the connection stays open without data
-            api.changed.wait_for(lambda: api.closing, 30)
+        first(handler)
         return True
 
-    api.faults.append(freeze_first)
-    with Running(client, namespace, idle_timeout=0.2) as running:
+    api.faults.append(fault)
+    with Running(client, namespace, **options) as running:
         assert running.cache.wait_synced(5)
         World(client, namespace).create("later")
         eventually(lambda: len(running.cache) == 1, timeout=5)
+
+
+def test_half_open_watch_is_replaced(api: FakeApi, client: KubeClient, namespace: str) -> None:
+    def freeze(handler: Handler) -> None:
+        with api.changed:  # the connection stays open without data
+            api.changed.wait_for(lambda: api.closing, 30)
+
+    check_next_watch(api, client, namespace, freeze, idle_timeout=0.2)
 
 
 def test_trickle_without_an_event_is_no_sign_of_life(api: FakeApi, client: KubeClient, namespace: str) -> None:
-    dripping = itertools.count()
-
-    def drip_first(handler: Handler, request: Request) -> bool:
-        if not request.watch or next(dripping):
-            return False
-        handler.start_stream()
+    def drip(handler: Handler) -> None:
         while not api.closing:
             handler.send_chunk(b" ")
             time.sleep(0.02)
-        return True
 
-    api.faults.append(drip_first)
-    with Running(client, namespace, idle_timeout=0.2) as running:
-        assert running.cache.wait_synced(5)
-        World(client, namespace).create("later")
-        eventually(lambda: len(running.cache) == 1, timeout=5)
+    check_next_watch(api, client, namespace, drip, idle_timeout=0.2)
 
 
 @pytest.mark.parametrize("watch", [True, False])
@@ -142,21 +140,11 @@ def test_continue_token_too_old(
 
 @pytest.mark.parametrize("garbage", [b"{not json}\n", b'{"type":"ADDED"}\n', b"[1]\n", b'"x"\n'])
 def test_garbage_in_a_watch(api: FakeApi, client: KubeClient, namespace: str, garbage: bytes) -> None:
-    sent = itertools.count()
-
-    def babble(handler: Handler, request: Request) -> bool:
-        if not request.watch or next(sent):
-            return False
-        handler.start_stream()
+    def babble(handler: Handler) -> None:
         handler.send_chunk(garbage)
         handler.send_chunk(b"")
-        return True
 
-    api.faults.append(babble)
-    with Running(client, namespace) as running:
-        assert running.cache.wait_synced(5)
-        World(client, namespace).create("later")
-        eventually(lambda: len(running.cache) == 1, timeout=5)
+    check_next_watch(api, client, namespace, babble)
 
 
 def test_history_that_went_back(api: FakeApi, client: KubeClient, namespace: str) -> None:

@@ -255,8 +255,8 @@ def bound(hub: MemoryHub) -> dict[str, str]:
     }
 
 
-def test_the_first_binding_decides_which_job_the_group_has_whichever_leader_sent_it() -> None:
-    hub, in_flight = hub_with_members(), list[tuple[str, Any]]()
+def die_at_writes(hub: MemoryHub, in_flight: list[tuple[str, Any]]) -> Any:
+    """Kill the leader at each Binding while its request is on the way; return what sends one."""
     send = hub.kube.create
 
     def killed(path: str, body: Any) -> Any:
@@ -264,6 +264,12 @@ def test_the_first_binding_decides_which_job_the_group_has_whichever_leader_sent
         raise Killed
 
     hub.kube.create = killed  # type: ignore[method-assign]
+    return send
+
+
+def test_the_first_binding_decides_which_job_the_group_has_whichever_leader_sent_it() -> None:
+    hub, in_flight = hub_with_members(), list[tuple[str, Any]]()
+    send = die_at_writes(hub, in_flight)
     hub.scheduler.reconcile()
     hub.run_all()
     hub.kube.create = send  # type: ignore[method-assign]
@@ -282,13 +288,7 @@ def test_a_late_binding_of_another_choice_of_members_begins_no_second_job() -> N
     hub, in_flight = hub_with_members(0), list[tuple[str, Any]]()
     for slot, cpus in enumerate("122"):
         hub.create(make(MEMBERS[slot], f"u{slot}", 2, hub.kube.stamp(slot), cpus))
-    send = hub.kube.create
-
-    def killed(path: str, body: Any) -> Any:
-        in_flight.append((path, body))
-        raise Killed
-
-    hub.kube.create = killed  # type: ignore[method-assign]
+    send = die_at_writes(hub, in_flight)
     while not in_flight:
         hub.work()
     hub.kube.request_deletion(f"/api/v1/namespaces/ns/pods/{MEMBERS[2]}")

@@ -102,15 +102,20 @@ def test_a_reason_that_is_none_does_not_come_through() -> None:
     assert len(str(caught.value)) == len(caught.value.hint) == 4096
 
 
-def test_the_deadline_is_the_time_until_which_the_answer_is_waited_for() -> None:
-    link = FakeLink()
-    asked: list[dict[str, Any]] = []
+def recording(request: str) -> tuple[FakeLink, list[dict[str, Any]]]:
+    """Return a link with a site that answers this request, and the requests that it gets."""
+    link, asked = FakeLink(), list[dict[str, Any]]()
 
     def handle(_subject: str, data: bytes, respond: Any) -> None:
         asked.append(json.loads(data))
         respond(b'{"v":1}')
 
-    link.subscribe("bridge.v1.alpha.status.c1.*", handle)
+    link.subscribe(f"bridge.v1.alpha.{request}.c1.*", handle)
+    return link, asked
+
+
+def test_the_deadline_is_the_time_until_which_the_answer_is_waited_for() -> None:
+    link, asked = recording("status")
     clock = FakeClock(1000.0)
     client: Any = PoolClient(link, "bridge.v1", "alpha", OWNER, clock)  # type: ignore[arg-type]
     client.call(STATUS, "uid-1", Empty(), timeout=7)
@@ -127,14 +132,7 @@ def test_a_log_that_is_refused_leaves_nothing_behind() -> None:
 
 
 def test_each_log_has_a_stream_of_its_own() -> None:
-    link = FakeLink()
-    asked: list[dict[str, Any]] = []
-
-    def handle(_subject: str, data: bytes, respond: Any) -> None:
-        asked.append(json.loads(data))
-        respond(b'{"v":1}')
-
-    link.subscribe("bridge.v1.alpha.logs.c1.*", handle)
+    link, asked = recording("logs")
     for _ in range(2):
         PoolClient(link, "bridge.v1", "alpha", OWNER).logs("u", LogOptions(container="c", tail=3)).close()  # type: ignore[arg-type]
     one, two = (request["body"] for request in asked)

@@ -5,6 +5,7 @@ the pins.
 """
 
 import asyncio
+import functools
 import json
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -114,6 +115,16 @@ async def connected(address: str, scheme: str = "nats", **options: Any) -> Async
         await client.drop()
 
 
+def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an asynchronous test."""
+
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        asyncio.run(test(**arguments))
+
+    return run
+
+
 def test_the_release_is_the_one_that_was_checked() -> None:
     assert version("nats-py") == CHECKED
     assert f"nats-py=={CHECKED} " in (ROOT / "requirements.lock").read_text()
@@ -121,68 +132,60 @@ def test_the_release_is_the_one_that_was_checked() -> None:
     assert f"nats-py[nkeys,aiohttp]=={CHECKED}" in dependencies
 
 
-def test_the_private_names_exist() -> None:
-    async def check() -> None:
-        client = Client()
-        names = ("_sid", "_transport", "_pending", "_pending_data_size", "_process_msg")
-        assert [name for name in (*names, "_process_info") if not hasattr(client, name)] == []
-        assert TcpTransport().__dict__.keys() >= {"_io_writer", "_bare_io_writer"}
-        socket = WebSocketTransport()
-        assert socket.__dict__.keys() >= {"_ws", "_client"}
-        await socket._client.close()
-        assert "_conn" in ClientWebSocketResponse.__init__.__code__.co_names
-
-    asyncio.run(check())
+@in_a_loop
+async def test_the_private_names_exist() -> None:
+    client = Client()
+    names = ("_sid", "_transport", "_pending", "_pending_data_size", "_process_msg")
+    assert [name for name in (*names, "_process_info") if not hasattr(client, name)] == []
+    assert TcpTransport().__dict__.keys() >= {"_io_writer", "_bare_io_writer"}
+    socket = WebSocketTransport()
+    assert socket.__dict__.keys() >= {"_ws", "_client"}
+    await socket._client.close()
+    assert "_conn" in ClientWebSocketResponse.__init__.__code__.co_names
 
 
-def test_a_message_goes_to_the_subscriber_whose_number_the_client_foresaw() -> None:
-    async def check() -> None:
-        server, found = FakeServer(), []
-        async with server.tcp() as address, connected(address) as client:
-            for subject in ("a", "b"):
-                number, _ = await client.listen(subject, "", lambda *message: found.append(message))
-                await server.until(f"SUB {subject}  {number}\r\n".encode())
-            assert server.send is not None
-            await server.send(b"MSG b 2 reply.to 5\r\nhello\r\nMSG no.such.route 9 2\r\n..\r\n")
-            await server.send(b"HMSG a 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
-            await client.flush(5)
-            assert found == [("b", b"hello", "reply.to", False, ""), ("a", b"", "", True, "")]
-
-    asyncio.run(check())
+@in_a_loop
+async def test_a_message_goes_to_the_subscriber_whose_number_the_client_foresaw() -> None:
+    server, found = FakeServer(), []
+    async with server.tcp() as address, connected(address) as client:
+        for subject in ("a", "b"):
+            number, _ = await client.listen(subject, "", lambda *message: found.append(message))
+            await server.until(f"SUB {subject}  {number}\r\n".encode())
+        assert server.send is not None
+        await server.send(b"MSG b 2 reply.to 5\r\nhello\r\nMSG no.such.route 9 2\r\n..\r\n")
+        await server.send(b"HMSG a 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
+        await client.flush(5)
+        assert found == [("b", b"hello", "reply.to", False, ""), ("a", b"", "", True, "")]
 
 
 @pytest.mark.parametrize("scheme", ["nats", "ws"])
-def test_several_messages_leave_as_one_command(scheme: str) -> None:
+@in_a_loop
+async def test_several_messages_leave_as_one_command(scheme: str) -> None:
     command = b"PUB a  1\r\n1\r\nPUB b reply.to 2\r\n22\r\n"
 
-    async def check() -> None:
-        server = FakeServer()
-        async with server.listens(scheme) as address, connected(address, scheme) as client:
-            await client.subscribe("c")
-            await client.send([("a", b"1", "", ""), ("b", b"22", "reply.to", "")])
-            await client.flush(5)
-            assert server.received.count(command) == 1
-            assert server.received.index(b"SUB c") < server.received.index(command)
-            assert scheme == "nats" or command in server.chunks, "one frame"
-            assert client.pending_data_size == 0
-            await client.close()
-            with pytest.raises(nats.errors.ConnectionClosedError):
-                await client.send([("a", b"1", "", "")])
-
-    asyncio.run(check())
+    server = FakeServer()
+    async with server.listens(scheme) as address, connected(address, scheme) as client:
+        await client.subscribe("c")
+        await client.send([("a", b"1", "", ""), ("b", b"22", "reply.to", "")])
+        await client.flush(5)
+        assert server.received.count(command) == 1
+        assert server.received.index(b"SUB c") < server.received.index(command)
+        assert scheme == "nats" or command in server.chunks, "one frame"
+        assert client.pending_data_size == 0
+        await client.close()
+        with pytest.raises(nats.errors.ConnectionClosedError):
+            await client.send([("a", b"1", "", "")])
 
 
 @pytest.mark.parametrize(("headers", "command"), [(True, b"HPUB a r 82 83\r\n"), (False, b"PUB a r 1\r\n")])
-def test_a_trace_context_is_a_header_if_the_server_accepts_headers(headers: bool, command: bytes) -> None:
-    async def check() -> None:
-        server = FakeServer()
-        async with server.tcp() as address, connected(address) as client:
-            client._server_info = {**client._server_info, "headers": headers}
-            await client.send([("a", b"1", "r", TRACEPARENT)])
-            await server.until(command)
-            assert (b"traceparent: " + TRACEPARENT.encode() in server.received) is headers
-
-    asyncio.run(check())
+@in_a_loop
+async def test_a_trace_context_is_a_header_if_the_server_accepts_headers(headers: bool, command: bytes) -> None:
+    server = FakeServer()
+    async with server.tcp() as address, connected(address) as client:
+        client._server_info = {**client._server_info, "headers": headers}
+        await client.send([("a", b"1", "r", TRACEPARENT)])
+        await server.until(command)
+        assert (b"traceparent: " + TRACEPARENT.encode() in server.received) is headers
 
 
 @pytest.mark.parametrize(
@@ -195,48 +198,40 @@ def test_a_trace_context_is_a_header_if_the_server_accepts_headers(headers: bool
         ("\xff\x00", ""),
     ],
 )
-def test_the_trace_context_of_a_message_is_read_from_its_header(header: str, found: str) -> None:
-    async def check() -> None:
-        server, messages = FakeServer(), []
-        async with server.tcp() as address, connected(address) as client:
-            number, _ = await client.listen("a", "", lambda *message: messages.append(message))
-            await server.until(f"SUB a  {number}\r\n".encode())
-            head = b"NATS/1.0\r\n" + header.encode("latin-1") + b"\r\n\r\n"
-            assert server.send is not None
-            await server.send(f"HMSG a {number} {len(head)} {len(head) + 1}\r\n".encode() + head + b"1\r\n")
-            await client.flush(5)
-            assert messages == [("a", b"1", "", False, found)]
-
-    asyncio.run(check())
+@in_a_loop
+async def test_the_trace_context_of_a_message_is_read_from_its_header(header: str, found: str) -> None:
+    server, messages = FakeServer(), []
+    async with server.tcp() as address, connected(address) as client:
+        number, _ = await client.listen("a", "", lambda *message: messages.append(message))
+        await server.until(f"SUB a  {number}\r\n".encode())
+        head = b"NATS/1.0\r\n" + header.encode("latin-1") + b"\r\n\r\n"
+        assert server.send is not None
+        await server.send(f"HMSG a {number} {len(head)} {len(head) + 1}\r\n".encode() + head + b"1\r\n")
+        await client.flush(5)
+        assert messages == [("a", b"1", "", False, found)]
 
 
-def test_a_server_without_tls_gets_no_credentials() -> None:
-    async def check() -> None:
-        server = FakeServer()
-        async with server.tcp() as address:
-            with pytest.raises(nats.errors.SecureConnWantedError):
-                async with connected(address, "tls", require_tls=True):
-                    pass
-            assert server.received == b""
-
-    asyncio.run(check())
+@in_a_loop
+async def test_a_server_without_tls_gets_no_credentials() -> None:
+    server = FakeServer()
+    async with server.tcp() as address:
+        with pytest.raises(nats.errors.SecureConnWantedError):
+            async with connected(address, "tls", require_tls=True):
+                pass
+        assert server.received == b""
 
 
-def test_servers_that_a_server_names_are_not_used() -> None:
-    async def check() -> None:
-        server = FakeServer(connect_urls=["127.0.0.1:1", "127.0.0.1:2"])
-        async with server.tcp() as address, connected(address) as client:
-            assert [uri.netloc for uri in client.servers] == [address]
-
-    asyncio.run(check())
+@in_a_loop
+async def test_servers_that_a_server_names_are_not_used() -> None:
+    server = FakeServer(connect_urls=["127.0.0.1:1", "127.0.0.1:2"])
+    async with server.tcp() as address, connected(address) as client:
+        assert [uri.netloc for uri in client.servers] == [address]
 
 
 @pytest.mark.parametrize("scheme", ["nats", "ws"])
-def test_a_dropped_connection_ends_at_once(scheme: str) -> None:
-    async def check() -> None:
-        server = FakeServer()
-        async with server.listens(scheme) as address, connected(address, scheme) as client, asyncio.timeout(2):
-            await client.drop()
-            await server.ended.wait()
-
-    asyncio.run(check())
+@in_a_loop
+async def test_a_dropped_connection_ends_at_once(scheme: str) -> None:
+    server = FakeServer()
+    async with server.listens(scheme) as address, connected(address, scheme) as client, asyncio.timeout(2):
+        await client.drop()
+        await server.ended.wait()
