@@ -119,9 +119,10 @@ def test_an_urgent_key_waits_for_no_pause_and_no_whole_reconciliation(resync_per
     assert min(delays) < FIRST_DELAY, "the fastest, since the machine may be busy"
 
 
-def test_an_urgent_key_before_the_first_reconciliation_makes_no_partial_one() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_first_reconciliation_is_whole(at_once: bool) -> None:
     loop = Recorder()
-    loop.touch(("one",), at_once=True)
+    loop.touch(("one",), at_once=at_once)
     with running(loop):
         eventually(lambda: loop.times, "a reconciliation")
     assert not loop.parts or loop.times[0] < loop.parts[0][0]
@@ -212,14 +213,6 @@ def test_a_lease_that_was_lost_during_a_long_pause_is_noticed(resync_period: flo
         lease.held = True
         eventually(lambda: len(loop.times) == 2, "a reconciliation of the new term", LONGEST_RESYNC_PERIOD / 2)
     assert len(started) == 2
-
-
-def test_the_first_reconciliation_is_whole() -> None:
-    loop = Recorder()
-    loop.touch(("one",))
-    with running(loop):
-        eventually(lambda: loop.times, "a reconciliation")
-    assert not loop.parts or loop.times[0] < loop.parts[0][0]
 
 
 class Nodes:

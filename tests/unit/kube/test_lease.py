@@ -16,6 +16,17 @@ def namespace() -> str:
     return "ns"
 
 
+def delay_creation(api: FakeApi, clock: FakeClock, seconds: float) -> None:
+    """Let so many seconds pass while the lease is created."""
+
+    def slow(handler: Handler, request: Request) -> bool:
+        if request.method == "POST":
+            clock.advance(seconds)
+        return False
+
+    api.faults.append(slow)
+
+
 class TestLeaseOnFake(LeaseSuite):
     """The tests that the fake and the real API server share."""
 
@@ -52,12 +63,7 @@ class TestLeaseOnFake(LeaseSuite):
     def test_lease_counts_from_before_the_request_was_sent(
         self, api: FakeApi, elector: Elector, clock: FakeClock
     ) -> None:
-        def slow(handler: Handler, request: Request) -> bool:
-            if request.method == "POST":
-                clock.advance(9)
-            return False
-
-        api.faults.append(slow)
+        delay_creation(api, clock, 9)
         begun = clock.now
         assert elector._attempt()
         assert elector._held_until == begun + 15
@@ -65,12 +71,7 @@ class TestLeaseOnFake(LeaseSuite):
     def test_answer_that_comes_too_late_is_not_leadership(
         self, api: FakeApi, elector: Elector, clock: FakeClock
     ) -> None:
-        def frozen(handler: Handler, request: Request) -> bool:
-            if request.method == "POST":
-                clock.advance(30)
-            return False
-
-        api.faults.append(frozen)
+        delay_creation(api, clock, 30)
         elector._attempt()
         assert not elector.held
 

@@ -107,13 +107,19 @@ def test_a_rolling_update_replaces_all_pods(world):
     assert len(world.hub.slurm.live()) == 3
 
 
-def test_the_successor_of_a_pod_on_a_drained_node_runs_elsewhere(world):
+def trio_with_a_successor(world):
+    """Return the job of three pods, one of which has a successor since its node was drained."""
     job = trio(world)
     world.hub.cordon(job.nodes[1])
     gone = next(pod for pod in world.running() if pod["spec"]["nodeName"] == job.nodes[1])
     end(world, gone["metadata"]["name"])
     make(world, "again")
     settle(world)
+    return job
+
+
+def test_the_successor_of_a_pod_on_a_drained_node_runs_elsewhere(world):
+    job = trio_with_a_successor(world)
     found = jobs(world)
     assert len(found) == 3
     assert found["again"] != job.job_id
@@ -280,12 +286,7 @@ def test_a_pod_with_another_request_gets_a_job_of_its_own_though_a_member_is_gon
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_member_with_a_job_of_its_own_counts_when_the_others_start_again(world, restarted):
     """Else the two others would wait for a third pod that nobody creates."""
-    job = trio(world)
-    world.hub.cordon(job.nodes[1])
-    gone = next(pod for pod in world.running() if pod["spec"]["nodeName"] == job.nodes[1])
-    end(world, gone["metadata"]["name"])
-    make(world, "again")
-    settle(world)
+    job = trio_with_a_successor(world)
     if restarted:
         world.hub.restart(inherited=False)
     job.set("TIMEOUT")

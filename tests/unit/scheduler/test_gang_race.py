@@ -79,15 +79,10 @@ def test_the_successor_of_the_first_pod_makes_another_job() -> None:
     }  # fmt: skip
 
 
-def test_two_leaders_have_given_places_in_two_jobs() -> None:
+@pytest.mark.parametrize("place", ["other/2", "g/1"], ids=["two leaders have given places in two jobs", "a rank twice"])
+def test_a_member_with_a_place_of_another_job_or_rank_gets_its_own(place: str) -> None:
     some = offered()
-    some[2] = member(2, "a,b", f"other/2/{SIZE}")
-    assert given(race(some)) == {"u2": ("a,b", f"g/2/{SIZE}")}
-
-
-def test_one_rank_twice() -> None:
-    some = offered()
-    some[2] = member(2, "a,b", f"g/1/{SIZE}")
+    some[2] = member(2, "a,b", f"{place}/{SIZE}")
     assert given(race(some)) == {"u2": ("a,b", f"g/2/{SIZE}")}
 
 

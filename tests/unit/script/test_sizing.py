@@ -72,9 +72,17 @@ def test_gpus(name):
     assert (size.gpus, size.gpu_resource) == (3, name)
 
 
-def test_two_kinds_of_gpus():
-    with pytest.raises(ScriptError, match="one kind of GPU"):
-        measure({"containers": [asks(limits={"nvidia.com/gpu": "2", "amd.com/gpu": "1"})]})
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"nvidia.com/gpu": "2", "amd.com/gpu": "1"}, "one kind of GPU"),
+        ({"example.com/fpga": "1"}, r"'example\.com/fpga'"),
+        ({"cpu": "lots"}, "resources"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(limits, message):
+    with pytest.raises(ScriptError, match=message):
+        measure({"containers": [asks(limits=limits)]})
 
 
 @pytest.mark.parametrize(
@@ -112,11 +120,6 @@ def test_annotation_chooses():
         measure({"containers": [asks(limits={"cpu": "3"})]}, FLAVORS, annotations={"slurm-job.vk.io/flavor": "small"})
 
 
-def test_unknown_resource():
-    with pytest.raises(ScriptError, match=r"'example\.com/fpga'"):
-        measure({"containers": [asks(limits={"example.com/fpga": "1"})]})
-
-
 @pytest.mark.parametrize(
     ("deadline", "grace", "site", "expected"),
     [(None, 30, None, None), (100, 30, None, 190.0), (100, 0, 120, 120.0), (None, 30, 500, 500.0)],
@@ -126,11 +129,6 @@ def test_time_limit(deadline, grace, site, expected):
     if deadline:
         spec["activeDeadlineSeconds"] = deadline
     assert measure(spec, {"limits": {"max_time_seconds": site}}).time_limit == expected
-
-
-def test_quantity_that_is_none():
-    with pytest.raises(ScriptError, match="resources"):
-        measure({"containers": [asks(limits={"cpu": "lots"})]})
 
 
 GROUP = {

@@ -143,18 +143,16 @@ def test_a_gang_asks_for_one_node_a_member():
     assert (request.cpus, request.memory_mib, request.excluded_nodes) == (2, 100, ("n2",))
 
 
-def test_members_that_share_a_node_ask_for_the_sum():
-    members = [pod({names.GRES: "gpu:a100:1"}, requests={"cpu": "2", "memory": "100Mi"})] * 5
-    request = ask_gang(members, 5, 5, together=2)
-    assert (request.min_nodes, request.max_nodes, request.tasks, request.tasks_per_node) == (3, 3, 5, 2)
-    assert (request.cpus, request.memory_mib, request.gres) == (2, 200, ("gpu:a100:2",))
-
-
-def test_a_node_has_no_more_members_than_the_gang():
-    members = [pod({names.GRES: "gpu:1"}, requests={"cpu": "2", "memory": "100Mi"})] * 2
-    request = ask_gang(members, 2, 2, together=8)
-    assert (request.min_nodes, request.max_nodes, request.tasks, request.tasks_per_node) == (1, 1, 2, 2)
-    assert (request.memory_mib, request.gres) == (200, ("gpu:2",))
+@pytest.mark.parametrize(
+    ("size", "together", "nodes", "gpu"),
+    [(5, 2, 3, "gpu:a100"), (2, 8, 1, "gpu")],
+    ids=["some", "a node has no more members than the gang"],
+)
+def test_members_that_share_a_node_ask_for_the_sum(size, together, nodes, gpu):
+    members = [pod({names.GRES: f"{gpu}:1"}, requests={"cpu": "2", "memory": "100Mi"})] * size
+    request = ask_gang(members, size, size, together=together)
+    assert (request.min_nodes, request.max_nodes, request.tasks, request.tasks_per_node) == (nodes, nodes, size, 2)
+    assert (request.cpus, request.memory_mib, request.gres) == (2, 200, (f"{gpu}:2",))
 
 
 def test_a_gang_with_a_minimum_asks_for_a_range_of_nodes():
