@@ -62,6 +62,13 @@ def made(*args, **options):
     return action.body
 
 
+def test_a_service_in_the_cache_decides_as_the_whole_one():
+    whole = service(clusterIP="None", ipFamilies=["IPv4"], sessionAffinity="None")
+    pruned = expose_decide.prune_service({**whole, "status": {"loadBalancer": {}}})
+    assert not {"status", "sessionAffinity"} & (pruned.keys() | pruned["spec"].keys())
+    assert made([(pod(), (8888,))], [pruned]) == made([(pod(), (8888,))], [whole])
+
+
 def test_a_slice_has_the_address_and_port_of_the_hub():
     assert made([(pod(), (8888,))], [service()]) == {
         "apiVersion": "discovery.k8s.io/v1",

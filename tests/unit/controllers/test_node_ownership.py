@@ -74,6 +74,13 @@ def test_a_released_node_gets_rid_of_drain_cordon_and_then_taint():
     assert kinds(settings, node(), in_slurm()) == []
 
 
+def test_a_released_node_keeps_the_taints_of_others():
+    released, other = node(holder=A), {"key": "maintenance", "effect": "NoSchedule"}
+    released["spec"]["taints"].append(other)
+    found = decision(config("a", partitions=["q"]), released, in_slurm())
+    assert list(found.actions) == [node_actions.Taint(released, (other,))]
+
+
 @pytest.mark.parametrize(("partitions", "expected"), [("p", ["Taint"]), ("q", []), ("", [])])
 def test_an_external_node_belongs_to_the_installation_of_its_partitions(partitions, expected):
     the_node = node(labels={names.EXTERNAL_NODE_LABEL: ""})

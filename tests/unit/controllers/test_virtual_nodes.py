@@ -227,6 +227,14 @@ def test_what_somebody_else_changed_in_the_status_is_mended():
     assert condition(action.patch["status"], "Ready") == ("True", "SiteReady")
 
 
+@pytest.mark.parametrize("kind", ["capacity", "allocatable"])
+def test_what_somebody_else_changed_in_the_resources_is_mended(kind):
+    written, node = settled()
+    node["status"][kind] = {**node["status"][kind], "cpu": "1"}
+    (action,) = decide(view(state(heard=NOW + 9), node=node, written=written, now=NOW + 10))
+    assert action.patch["status"][kind]["cpu"] == "8"
+
+
 def test_a_silent_site_makes_its_node_not_ready_with_the_last_words():
     written, node = settled()
     assert decide(view(state(), node=node, written=written, now=NOW + 29)) == []

@@ -13,8 +13,8 @@ from bridge.errors import BatchError
 from bridge.site.batch import local_records
 from bridge.site.batch.batch_interface import Site
 from bridge.site.batch.local import LocalBatch
-from bridge.site.batch.local_records import Records
-from bridge.site.batch.local_resources import Local
+from bridge.site.batch.local_records import Record, Records
+from bridge.site.batch.local_resources import Local, MachineResources
 from tests.fakes.clock import FakeClock
 
 REQUIRED = {"uid": "u", "folder": "/f", "queued_at": 1.0, "cpus": 1, "memory": 2, "gpus": 2, "time_limit": None}
@@ -66,3 +66,11 @@ def test_the_capacity_is_not_known_without_the_directory(tmp_path: Path) -> None
     with pytest.raises(BatchError) as refused:
         batch.capacity()
     assert refused.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory", "gpus", "fits"), [(4, 8, 2, True), (5, 0, 0, False), (0, 9, 0, False), (0, 0, 3, False)]
+)
+def test_a_job_fits_that_needs_no_more_of_anything(cpus: int, memory: int, gpus: int, fits: bool) -> None:
+    job = Record("u", "/f", queued_at=1.0, cpus=cpus, memory=memory, gpus=gpus, time_limit=None)
+    assert MachineResources(4, 8, [0, 1]).fits(job) is fits

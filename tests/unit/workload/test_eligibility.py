@@ -90,6 +90,11 @@ def test_a_pod_may_request_all_that_a_node_offers():
     assert refusal({"containers": [{"resources": {"requests": {"cpu": "8"}}}]}) == ""
 
 
+@pytest.mark.parametrize("name", ["host port 80/TCP", "pods"])
+def test_a_free_port_and_an_unknown_number_of_pods_hide_no_shortage(name):
+    assert eligibility.shortage({name: Decimal(1), "x/gpu": Decimal(1)}, node()) == "too little x/gpu"
+
+
 def test_a_node_that_starts_loses_the_taints_of_its_start_alone():
     other = {"key": "k", "effect": "NoSchedule"}
     starting = node(ready="False", taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}, other])
