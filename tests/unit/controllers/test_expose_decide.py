@@ -63,7 +63,7 @@ def made(*args, **options):
 
 
 def test_a_service_in_the_cache_decides_as_the_whole_one():
-    whole = service(clusterIP="None", ipFamilies=["IPv4"], sessionAffinity="None")
+    whole = service(clusterIP="10.0.0.1", ipFamilies=["IPv4"], sessionAffinity="None")
     pruned = expose_decide.prune_service({**whole, "status": {"loadBalancer": {}}})
     assert not {"status", "sessionAffinity"} & (pruned.keys() | pruned["spec"].keys())
     assert made([(pod(), (8888,))], [pruned]) == made([(pod(), (8888,))], [whole])
