@@ -1,7 +1,6 @@
 """The pool against a DMS over real HTTP, made after the published examples."""
 
 import contextlib
-import http.server
 import threading
 import time
 
@@ -31,6 +30,7 @@ from bridge.script.references import Objects
 from cluster.polling import eventually
 from cluster.systems import dms
 from cluster.systems.dms import FakeDms
+from tests.fakes.web_server import Handler, serving
 
 GPU = "nunet.io/gpu.nvidia.rtx.3080.10gb"
 SUBMITTED = {names.REMOTE_JOB: "nunet/nunet-1"}
@@ -410,29 +410,13 @@ def answers(*script):
     """Serve raw answers: status, content type and body of each request, the last one for all others."""
     left = list(script)
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
+    class Script(Handler):
+        def respond(self):
             code, kind, body = left.pop(0) if len(left) > 1 else left[0]
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Location", "http://169.254.169.254/")
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(body, code, {"Content-Type": kind, "Location": "http://169.254.169.254/"})
 
-        do_POST = do_DELETE = do_GET  # noqa: N815
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
+    with serving(Script) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.mark.parametrize(

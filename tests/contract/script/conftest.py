@@ -1,13 +1,11 @@
 """Runs scripts for real, with bash on this machine: a job folder as the submitter makes it, and a look into it."""
 
-import http.server
 import json
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from cluster.polling import eventually
+from tests.fakes.web_server import Handler, serving
 
 NOBODY = 65534
 UID = "8c2f7a1e-0000-4000-8000-000000000001"
@@ -291,24 +290,17 @@ def ordinary() -> Iterator[Site]:
     made.close()
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
+class _Checked(Handler):
+    def respond(self) -> None:
         good = self.path == "/good?x=1" and self.headers["X-Test"] == "it's $HOME"
-        self.send_response(200 if good else 500)
-        self.end_headers()
-
-    def log_message(self, *args: Any) -> None:
-        pass
+        self.answer(status=200 if good else 500)
 
 
 @pytest.fixture
 def http_port() -> Iterator[int]:
     """A port of this machine where GET /good?x=1 with a certain header is answered with 200, all else with 500."""
-    with http.server.ThreadingHTTPServer(("0.0.0.0", 0), _Handler) as server:  # noqa: S104
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with serving(_Checked, "0.0.0.0") as server:  # noqa: S104
         yield server.server_port
-        server.shutdown()
 
 
 @pytest.fixture

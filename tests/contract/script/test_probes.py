@@ -1,9 +1,7 @@
 """Probes by HTTPS and gRPC, against real servers, with the programs that a machine has."""
 
-import http.server
 import ssl
 import subprocess
-import threading
 from concurrent import futures
 
 import grpc
@@ -11,6 +9,7 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from tests.contract.script.conftest import folder_of_programs
+from tests.fakes.web_server import Handler, serving
 from tests.pod_specs import spec_of
 
 pytestmark = pytest.mark.real
@@ -38,15 +37,11 @@ def health_port():
     server.stop(0).wait()
 
 
-class _Strict(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
+class _Strict(Handler):
+    def respond(self):
         told = (self.path, self.headers.get_all("X-Test"), self.headers["User-Agent"], self.headers["Host"])
         self.server.told.append(told)
-        self.send_response(204 if self.path.startswith("/good") else 503)
-        self.end_headers()
-
-    def log_message(self, *args):
-        pass
+        self.answer(status=204 if self.path.startswith("/good") else 503)
 
 
 @pytest.fixture
@@ -57,13 +52,9 @@ def https_server(tmp_path):
     subprocess.run([*words, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    with http.server.ThreadingHTTPServer(("0.0.0.0", 0), _Strict) as server:  # noqa: S104
+    with serving(_Strict, "0.0.0.0", tls=context) as server:  # noqa: S104
         server.told = []
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
         yield server
-        server.shutdown()
 
 
 # A kubelet requests such paths as they are;

@@ -7,10 +7,8 @@ import json
 import os
 import ssl
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +21,14 @@ from bridge.kube.resources import PODS
 from tests import builders
 from tests.fakes.clock import FakeClock
 from tests.fakes.server_certificate import certificates
+from tests.fakes.web_server import Handler, serving
 
 
-class Api(BaseHTTPRequestHandler):
+class Api(Handler):
     """Answers each request with an empty object, on one connection each."""
 
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *_: Any) -> None:
-        pass
+    def respond(self) -> None:
+        self.answer(b"{}", headers={"Content-Length": "2", "Connection": "close"})
 
 
 @pytest.fixture
@@ -50,17 +42,11 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     tls.load_cert_chain(cert, key)
     tls.load_verify_locations(ca)
     tls.verify_mode = ssl.CERT_REQUIRED
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
-    server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
     text = {file: base64.b64encode(file.read_bytes()).decode() for file in (ca, cert, key)}
     user = {"client-certificate-data": text[cert], "client-key-data": text[key]}
-    url, authority = f"https://127.0.0.1:{server.server_port}", {"certificate-authority-data": text[ca]}
-    yield Path(builders.kubeconfig(tmp_path, url, user, **authority))
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Api, tls=tls) as server:
+        url, authority = f"https://127.0.0.1:{server.server_port}", {"certificate-authority-data": text[ca]}
+        yield Path(builders.kubeconfig(tmp_path, url, user, **authority))
 
 
 def load(kubeconfig: Path) -> kube_access.KubeAccess:

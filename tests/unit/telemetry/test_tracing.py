@@ -1,9 +1,7 @@
 """Traces: contexts, spans of a pod, and what happens without a tracer."""
 
 import re
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from bridge import names
 from bridge.errors import ConfigError
 from bridge.telemetry import trace_export, tracing
 from bridge.workload import slurm_spans
+from tests.fakes.web_server import Handler, serving
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TEXT = f"00-{TRACE}-{PARENT}-01"
@@ -133,23 +132,17 @@ def test_a_span_that_cannot_be_sent_loses_no_other(bad, monkeypatch):
     pytest.importorskip("opentelemetry.sdk")
     bodies = []
 
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self):
+    class Collector(Handler):
+        def respond(self):
             bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.end_headers()
+            self.answer()
 
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "OTEL_SERVICE_NAME": "x"}
-    for key, value in {**environ, "OTEL_EXPORTER_OTLP_COMPRESSION": "none"}.items():
-        monkeypatch.setenv(key, value)
-    monkeypatch.setattr(tracing, "tracer", None)
-    trace_export.setup("x", environ)
-    try:
+    with serving(Collector) as server:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "OTEL_SERVICE_NAME": "x"}
+        for key, value in {**environ, "OTEL_EXPORTER_OTLP_COMPRESSION": "none"}.items():
+            monkeypatch.setenv(key, value)
+        monkeypatch.setattr(tracing, "tracer", None)
+        trace_export.setup("x", environ)
         tracing.ended(
             pod(),
             CREATED + 9,
@@ -160,9 +153,6 @@ def test_a_span_that_cannot_be_sent_loses_no_other(bad, monkeypatch):
         )
         tracing.scheduled(pod(), "another-pool", CREATED + 1)
         tracing.stop()
-    finally:
-        server.shutdown()
-        server.server_close()
     assert b"another-pool" in b"".join(bodies)
 
 
