@@ -1,7 +1,5 @@
 """Pods that run through an outage on two sites, and what must hold afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from datetime import datetime

@@ -3,8 +3,6 @@
 A long run (``./hack/test.sh --long outages``) has a longer outage.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 

@@ -3,8 +3,6 @@
 Each server has a network namespace of its own, so that a partition drops packets.
 """
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Two hubs and one pool: the leader is killed, stopped and ended while pods are created and deleted."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import selectors

@@ -7,8 +7,6 @@ node whose slurmd is killed is lost: pods there fail for this reason, of a group
 pods, a long run (``./hack/test.sh --long sites``) 300; ``--kills N`` sets the number of kills, with two pods for each.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import time

@@ -4,8 +4,6 @@ Sites are cordoned meanwhile, so places are withdrawn and given again. A pod who
 may fail (docs/developers/late-binding.md); no fault here kills a job, so none may.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import time

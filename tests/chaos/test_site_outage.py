@@ -3,8 +3,6 @@
 The sites reach nats-server through a proxy that can drop all traffic silently.
 """
 
-from __future__ import annotations
-
 import time
 
 import pytest

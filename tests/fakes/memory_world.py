@@ -1,7 +1,5 @@
 """The hub in memory with two gangs and a bare pod: their owners, users and kubelets, and the jobs of Slurm."""
 
-from __future__ import annotations
-
 from bridge import names
 from bridge.workload import links, pods
 from tests import builders

@@ -1,7 +1,5 @@
 """Exposed pods: a real API server with its controllers, podbridge's own permissions, and a site in memory."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import itertools

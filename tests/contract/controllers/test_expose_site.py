@@ -1,7 +1,5 @@
 """Services of exposed pods at a real site: API server, NATS, submitter, and podbridge's own permissions."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import itertools

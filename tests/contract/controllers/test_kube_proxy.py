@@ -3,8 +3,6 @@
 Clients there connect to the ClusterIP. The rules of nftables are those of the namespace, and end with it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import json

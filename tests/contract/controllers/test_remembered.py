@@ -1,7 +1,5 @@
 """A hub restarts while a site is silent: real API server, nats-server and redis, and the hub's own wiring."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 

@@ -1,7 +1,5 @@
 """Pods at a pool that cannot list its jobs: a real API server, podbridge's own permissions, and a site in memory."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

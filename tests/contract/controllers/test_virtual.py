@@ -1,7 +1,5 @@
 """Virtual nodes and their pods: a real API server, podbridge's own permissions, and a site in memory."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

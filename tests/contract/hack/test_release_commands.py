@@ -1,7 +1,5 @@
 """The commands of the documentation that install the wheel, and a whole signed release."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 

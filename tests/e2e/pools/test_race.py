@@ -3,8 +3,6 @@
 Pods that do not race go where jobs wait less.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

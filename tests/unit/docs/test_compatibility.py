@@ -1,7 +1,5 @@
 """docs/reference/compatibility.md has the versions that the code pins, no other ones, and names tests that exist."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """Each podbridge command in a code block of the documentation is accepted by the parsers of the command line."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

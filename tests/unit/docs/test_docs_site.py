@@ -1,7 +1,5 @@
 """The site of the documentation: its navigation names each page, and links out of docs/ lead to pages."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/developers/threads.md has each thread of the product, where it starts, and locks that exist."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

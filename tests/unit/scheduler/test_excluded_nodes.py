@@ -1,7 +1,5 @@
 """Updates of the excluded nodes of pending jobs: which are needed, and how many are sent."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -3,8 +3,6 @@
 Public reports of the kind: kubernetes/kubernetes#63190 (number of pods), #60726 and #4623 (host ports).
 """
 
-from __future__ import annotations
-
 import pytest
 
 from bridge import names

@@ -1,7 +1,5 @@
 """The nodes that fit pods: the same as if each pod were compared with each node, in bounded time and memory."""
 
-from __future__ import annotations
-
 import threading
 import tracemalloc
 

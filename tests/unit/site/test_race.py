@@ -1,7 +1,5 @@
 """A job that waits for its grant: it is asked for, granted, given back and replaced, and never begun without one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Two-way streams over a link that loses, repeats and breaks."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections import deque
