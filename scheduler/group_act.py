@@ -89,7 +89,7 @@ class SlurmActor:
                     self._release(action)
                 case group_actions.Unhold():
                     self._unhold(action.pod, None, None)
-                case group_actions.Cancel():
+                case group_actions.CancelSecond():
                     self._jobs.cancel(action.group.key, action.job_id)
                     log.warning("cancelled a second job", extra=kv(pod=pods.key(action.pod), job=action.job_id))
                 case group_actions.CancelAndResubmit():

@@ -53,7 +53,7 @@ class Release(_JobAction):
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel(_JobAction):
+class CancelSecond(_JobAction):
     """Cancel a second job of a group."""
 
     group: Group
@@ -216,7 +216,7 @@ class SetCondition:
     message: str
 
 
-JobAction = Submit | BindTogether | Release | Cancel | CancelAndResubmit | Withdraw | Exclude | Shrink | Join
+JobAction = Submit | BindTogether | Release | CancelSecond | CancelAndResubmit | Withdraw | Exclude | Shrink | Join
 PoolAction = BindToPool | SetPlaces
 Action = JobAction | PoolAction | Hold | Unhold | Bind | BindVolumes | SetApart | SetCondition
 URGENCY: dict[type[Action], int] = {
@@ -226,7 +226,7 @@ URGENCY: dict[type[Action], int] = {
     BindVolumes: 2,
     Release: 2,
     Unhold: 2,
-    Cancel: 2,
+    CancelSecond: 2,
     CancelAndResubmit: 3,
     Withdraw: 3,
     SetPlaces: 3,

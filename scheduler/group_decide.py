@@ -44,8 +44,8 @@ from scheduler.decision import Decision, decide_each
 from scheduler.group_actions import (
     Action,
     BindTogether,
-    Cancel,
     CancelAndResubmit,
+    CancelSecond,
     Exclude,
     Join,
     Pod,
@@ -142,7 +142,7 @@ def _decide_with_job(
     # before the bind: the other job may start meanwhile, and its nodes would idle
     for observed in live:
         if observed is not kept_job:
-            return [Cancel(group, observed.job.job_id)], state.seen()
+            return [CancelSecond(group, observed.job.job_id)], state.seen()
     job = kept_job.job
     is_allocated = states.is_allocated(job.states)
     ending = [pod for pod in group.running if pods.job_id(pod) not in (None, job.job_id)]

@@ -60,14 +60,14 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportProblem:
     """Report in an Event why a Service does not reach the pod."""
 
     pod: Object
     text: str
 
 
-Action = Create | Replace | Delete | Report
+Action = Create | Replace | Delete | ReportProblem
 
 
 def prune_service(service: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def decide(
     with_ports = [each for each in exposed if each.ports] if address is not None else []
     for each, service in _selections(with_ports, services):
         if problem := _problem(service, str(address)):
-            actions.append(Report(each.pod, problem))
+            actions.append(ReportProblem(each.pod, problem))
         elif ports := _ports(service, each, listeners):
             body = _slice(service, each.pod, ports, str(address), manager)
             wanted[body["metadata"]["namespace"], body["metadata"]["name"]] = body

@@ -21,7 +21,7 @@ from bridge.kube.resources import ENDPOINT_SLICES, SERVICES
 from bridge.pools.pool_interface import Pool
 from bridge.workload import pods
 from controllers.expose import expose_decide
-from controllers.expose.expose_decide import Action, Create, Delete, Exposed, Replace, Report
+from controllers.expose.expose_decide import Action, Create, Delete, Exposed, Replace, ReportProblem
 from controllers.expose.exposed_connection import ExposedConnections
 from controllers.expose.listeners import Listeners
 from controllers.service_reports import ServiceReports
@@ -121,13 +121,13 @@ class Exposure(Loop):
         actions = expose_decide.decide(
             exposed, self._services.items(), slices, self._listeners.ports(), self._address, self._manager, self._sure()
         )
-        problems += [(action.pod, action.text) for action in actions if isinstance(action, Report)]
+        problems += [(action.pod, action.text) for action in actions if isinstance(action, ReportProblem)]
         self._follow(expose_decide.families((pod for pod, _ in known), self._services.items()))
         self._reports.keep({pods.uid(each.pod) for each in exposed})
         for pod, text in problems:
             self._reports.once(pod, text)
         for action in actions:
-            if not isinstance(action, Report):
+            if not isinstance(action, ReportProblem):
                 self._submit(action)
 
     def _families_of(self, uid: str) -> Set[str] | None:

@@ -16,7 +16,7 @@ _LISTS = (("containers", "containerStatuses"), ("initContainers", "initContainer
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ContainerPhase:
     """The state of a container. ``reason``: why it waits. ``earlier``: whether a previous run has ended."""
 
     state: str
@@ -91,13 +91,13 @@ def names(pod: Object) -> list[str]:
     return [str(container.get("name")) for kind, _ in _LISTS for container in spec.get(kind) or ()]
 
 
-def state_of(pod: Object, status: JobStatus | None, container: str) -> State:
+def state_of(pod: Object, status: JobStatus | None, container: str) -> ContainerPhase:
     """Return the state of a container: from the site, else from the pod's status, else waiting."""
     for reported in reported_states(status):
         if reported.name == container:
             waiting = reported.state == "waiting"
-            reason = reported.reason if waiting else ""
-            return State(reported.state, reason or _from_pod_status(pod, container).reason, reported.last is not None)
+            reason = (reported.reason if waiting else "") or _from_pod_status(pod, container).reason
+            return ContainerPhase(reported.state, reason, reported.last is not None)
     return _from_pod_status(pod, container)
 
 
@@ -108,7 +108,7 @@ def reported_states(status: JobStatus | None) -> Iterator[ContainerState]:
         yield from status.init_containers
 
 
-def _from_pod_status(pod: Object, container: str) -> State:
+def _from_pod_status(pod: Object, container: str) -> ContainerPhase:
     pod_status = pod.get("status") or {}
     for _, kind in _LISTS:
         for container_status in pod_status.get(kind) or ():
@@ -118,6 +118,6 @@ def _from_pod_status(pod: Object, container: str) -> State:
             earlier = bool((container_status.get("lastState") or {}).get("terminated"))
             for kind_of_state in ("running", "terminated"):
                 if kind_of_state in state:
-                    return State(kind_of_state, "", earlier)
-            return State("waiting", str((state.get("waiting") or {}).get("reason") or ""), earlier)
-    return State("waiting")
+                    return ContainerPhase(kind_of_state, "", earlier)
+            return ContainerPhase("waiting", str((state.get("waiting") or {}).get("reason") or ""), earlier)
+    return ContainerPhase("waiting")

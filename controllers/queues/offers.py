@@ -26,7 +26,7 @@ MOST_TAINTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class QuotaOffer:
     """The virtual node of a pool."""
 
     pool: str
@@ -45,13 +45,13 @@ class Offer:
     """Time (seconds since 1970) from which the condition has been as it is."""
 
 
-def read(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Offer]:
+def read(nodes: Iterable[Mapping[str, Any]]) -> dict[str, QuotaOffer]:
     """Return the offers of all virtual nodes by pool."""
     offers = [offer for node in nodes if is_virtual(node) and (offer := _readable_offer(node)) is not None]
     return {offer.pool: offer for offer in sorted(offers, key=lambda offer: offer.pool)}
 
 
-def _readable_offer(node: Mapping[str, Any]) -> Offer | None:
+def _readable_offer(node: Mapping[str, Any]) -> QuotaOffer | None:
     try:
         return _offer(node)
     except Exception as error:
@@ -89,7 +89,7 @@ def _is_ready(node: Mapping[str, Any], *, asleep: bool) -> bool:
     return (ready or asleep) and not (node.get("spec") or {}).get("unschedulable")
 
 
-def _offer(node: Mapping[str, Any]) -> Offer:
+def _offer(node: Mapping[str, Any]) -> QuotaOffer:
     metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
     labels = metadata.get("labels") or {}
     ready = pods.condition(node, "Ready")
@@ -103,7 +103,7 @@ def _offer(node: Mapping[str, Any]) -> Offer:
         for taint in spec.get("taints") or ()
         if taint["key"] != names.POOL_TAINT and not taint["key"].startswith(_TRANSIENT)
     ]
-    return Offer(
+    return QuotaOffer(
         labels[names.POOL_LABEL],
         labels.get(_HOSTNAME, metadata["name"]),
         # sorted: another order in the Node must not write the ResourceFlavor again

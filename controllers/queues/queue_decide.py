@@ -11,13 +11,13 @@ from bridge.core import isolation
 from controllers.queues import leaving, manifests, offers, queue_status, specification
 from controllers.queues.leaving import Leaving
 from controllers.queues.manifests import Quota
-from controllers.queues.offers import Offer
+from controllers.queues.offers import QuotaOffer
 from controllers.queues.queue_status import Action, Apply, Delete, Evict, FlavorState, Kind, Object, SetStatus
 from controllers.queues.specification import Flavor, Specification, SpecificationError
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class QueuesView:
     """What is observed: the MasterQueues, the nodes of Kubernetes, and the objects of Kueue."""
 
     queues: Sequence[Object]
@@ -50,7 +50,7 @@ _ANY_PODS = Fraction(100_000)
 _STRICTNESS = ("None", "Hold", "HoldAndDrain")
 
 
-def decide(view: View) -> list[Action]:
+def decide(view: QueuesView) -> list[Action]:
     """Return the actions that bring Kueue's objects in step with the pools; none if they are."""
     offers_by_pool = offers.read(view.nodes)
     actions: list[Action] = []
@@ -60,7 +60,7 @@ def decide(view: View) -> list[Action]:
     return actions
 
 
-def _decide_queue(view: View, queue: Object, offers_by_pool: Mapping[str, Offer]) -> list[Action]:
+def _decide_queue(view: QueuesView, queue: Object, offers_by_pool: Mapping[str, QuotaOffer]) -> list[Action]:
     """Decide about one MasterQueue; an unexpected error becomes its status."""
     plan = _Plan(view, queue, offers_by_pool)
     try:
@@ -72,7 +72,7 @@ def _decide_queue(view: View, queue: Object, offers_by_pool: Mapping[str, Offer]
 class _Plan:
     """The decision about one MasterQueue."""
 
-    def __init__(self, view: View, queue: Object, offers_by_pool: Mapping[str, Offer]) -> None:
+    def __init__(self, view: QueuesView, queue: Object, offers_by_pool: Mapping[str, QuotaOffer]) -> None:
         self.view, self.queue, self.offers_by_pool = view, queue, offers_by_pool
         self.name, self.uid = queue["metadata"]["name"], queue["metadata"]["uid"]
         self.states: list[FlavorState] = []
@@ -198,7 +198,7 @@ class _Plan:
                 self._evict(flavor, offer, name)
         return written
 
-    def _evict(self, flavor: Flavor, offer: Offer, name: str) -> None:
+    def _evict(self, flavor: Flavor, offer: QuotaOffer, name: str) -> None:
         """Evict the workloads of a pool that has been silent for long, if the MasterQueue says so."""
         if flavor.evict_after is None or offer.state != "held" or offer.reason != offers.SILENT:
             return
@@ -214,7 +214,7 @@ class _Plan:
         matching = [pool for pool in self.offers_by_pool if flavor.pattern and flavor.pattern.search(pool)]
         return tuple(sorted(matching, key=lambda pool: (-self.view.weights.get(pool, 1), pool)))
 
-    def _hold_reason(self, flavor: Flavor, offer: Offer, name: str) -> str:
+    def _hold_reason(self, flavor: Flavor, offer: QuotaOffer, name: str) -> str:
         """Return why Kueue must admit no workload to a pool; empty if it may."""
         queue = self.view.cluster_queues.get(self.name)
         is_named = queue is not None and name in manifests.flavor_names(queue)
@@ -335,7 +335,7 @@ class _Plan:
             self.result.append(SetStatus(self.queue, body))
 
 
-def _quota(flavor: Flavor, offer: Offer, is_held: bool) -> dict[str, Fraction]:
+def _quota(flavor: Flavor, offer: QuotaOffer, is_held: bool) -> dict[str, Fraction]:
     # Kueue cannot stop one flavor of a ClusterQueue, so a held pool has the quota 0
     return dict.fromkeys(offer.amounts, Fraction(0)) if is_held else _limited(flavor, offer.amounts)
 

@@ -24,7 +24,7 @@ from bridge.kube.resources import MASTER_QUEUES, Resource
 from bridge.telemetry.metrics import QUEUE_FLAVORS, QUEUE_WRITES, counted
 from controllers.queues import queue_status
 from controllers.queues.manifests import GROUP, is_applied
-from controllers.queues.queue_decide import View, decide
+from controllers.queues.queue_decide import QueuesView, decide
 from controllers.queues.queue_status import Action, Apply, Delete, Evict, SetStatus
 
 Object = dict[str, Any]
@@ -69,7 +69,7 @@ class Queues(Loop):
         """Decide about all MasterQueues, and submit the writes to the worker."""
         kueue, config = self._kueue, self._config
         queues = kueue.queues.items()
-        view = View(
+        view = QueuesView(
             queues,
             self._nodes.items(),
             {item["metadata"]["name"]: item for item in kueue.kinds["ResourceFlavor"].items()},

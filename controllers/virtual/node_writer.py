@@ -68,7 +68,7 @@ class NodeWriter:
             case virtual_node_decide.Describe():
                 path = NODES.path(name=action.node["metadata"]["name"])
                 self._cache.apply(self._kube.patch(path, action.patch, kind="merge"))
-            case virtual_node_decide.Report():
+            case virtual_node_decide.ReportStatus():
                 self._report(action)
             case virtual_node_decide.Vanish():
                 self._vanish(action.node)
@@ -89,7 +89,7 @@ class NodeWriter:
         self._events.event(node, "PoolRegistered", f"the node of pool {action.name} was created", action="Registering")
         log.info("node created", extra=kv(node=action.name))
 
-    def _report(self, action: virtual_node_decide.Report) -> None:
+    def _report(self, action: virtual_node_decide.ReportStatus) -> None:
         name = action.node["metadata"]["name"]
         path = NODES.path(name=name, sub="status")
         try:

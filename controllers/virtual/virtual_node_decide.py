@@ -64,7 +64,7 @@ class Describe:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportStatus:
     """Write the status (strategic patch). ``news``: the Event, as reason, message and whether it is a warning."""
 
     node: Node
@@ -94,7 +94,7 @@ class Forget:
     name: str
 
 
-Action = Create | Describe | Report | Vanish | Collide | Forget
+Action = Create | Describe | ReportStatus | Vanish | Collide | Forget
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def _as_set(taints: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, str]]:
     return {(t.get("key", ""), t.get("value") or "", t.get("effect", "")) for t in taints}
 
 
-def _report(view: NodesView, node: Node, status: Body) -> Report | None:
+def _report(view: NodesView, node: Node, status: Body) -> ReportStatus | None:
     name = node["metadata"]["name"]
     written, at = view.written.get(name, (None, float("-inf")))
     age = view.now - at
@@ -259,7 +259,7 @@ def _report(view: NodesView, node: Node, status: Body) -> Report | None:
             body[kind] = {"$patch": "replace", **body[kind]}
     # a late write of a former leader must not overwrite this one: with the version, it fails
     identity = {key: node["metadata"][key] for key in ("uid", "resourceVersion")}
-    return Report(node, {"metadata": identity, "status": body}, status, _event(cached, status))
+    return ReportStatus(node, {"metadata": identity, "status": body}, status, _event(cached, status))
 
 
 def _without_messages(status: Body) -> Body:

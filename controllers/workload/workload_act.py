@@ -51,7 +51,7 @@ class WorkloadActor:
                 # not sure: the id may belong to a job of others by now, so the comment must name the pod
                 self._poller.expect(action.job_id, links.link(action.pod, self._cluster), sure=False)
                 self._poller.wake()
-            case workload_actions.Cancel():
+            case workload_actions.CancelSecond():
                 self._cancel_second(action)
             case workload_actions.Mark():
                 patch = mark_patch(action.pod, action.missing, clocks.rfc3339(self._clock.time()))
@@ -68,7 +68,7 @@ class WorkloadActor:
                 if self.cancel(action.job_id, action.link.keys):
                     log.info("job cancelled because one of its components has ended", extra=kv(job=action.job_id))
 
-    def _cancel_second(self, action: workload_actions.Cancel) -> None:
+    def _cancel_second(self, action: workload_actions.CancelSecond) -> None:
         if self.cancel(action.job_id, [links.key(action.pod)]):
             log.warning("cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id))
 

@@ -54,7 +54,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelSecond:
     """Cancel a second job of a pod that is bound to the node of another job."""
 
     pod: Pod
@@ -110,7 +110,7 @@ class Report:
     message: str
 
 
-Action = Release | End | Ask | Cancel | Mark | Report | Suspension | Label | Orphan | CancelRemainingComponents
+Action = Release | End | Ask | CancelSecond | Mark | Report | Suspension | Label | Orphan | CancelRemainingComponents
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from bridge.workload import links, pods
 from controllers.workload.workload_actions import (
     Action,
     Ask,
-    Cancel,
     CancelRemainingComponents,
+    CancelSecond,
     Decision,
     Displaced,
     End,
@@ -188,7 +188,7 @@ def _decide_pod(view: WorkloadView, pod: Pod, key: str, has_ended: bool, open_ke
         return _on_pool(view, pod), None
     # only after the bind: before it, the scheduler decides which of two jobs the pod keeps
     if pods.is_bound(pod) and (extra := _second_job(view, pod, job_id)) is not None:
-        return Cancel(pod, extra), before
+        return CancelSecond(pod, extra), before
     # a deletion with a longer grace period goes on: the end of the job shortens it to max_grace
     if job_id is None or pods.is_ending(pod, view.max_grace):
         return None, before
@@ -236,7 +236,7 @@ def _on_pool(view: WorkloadView, pod: Pod) -> Action | None:
     The pool keeps the pod until its job there is over, so the finalizer goes as soon as no Slurm job is left.
     """
     if (extra := _second_job(view, pod, None)) is not None:
-        return Cancel(pod, extra)
+        return CancelSecond(pod, extra)
     return Release(pod, (), remote=True) if pods.is_held(pod) else None
 
 

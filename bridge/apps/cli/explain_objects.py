@@ -12,7 +12,7 @@ from bridge.apps.cli.explain import describe
 from bridge.apps.cli.get import job_records, node_record, pod_record, pool_records_of
 from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import job_view, node_room, wait_reasons
-from bridge.apps.view.records import JobRecord, PlaceRecord
+from bridge.apps.view.records import PlaceRecord, SlurmJobRecord
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.resources import EVENTS, PODS
 from bridge.slurm import states
@@ -67,7 +67,7 @@ def pod(session: CommandSession, namespace: str, name: str) -> dict[str, Any]:
 
 
 def _facts(session: CommandSession, manifest: pods.Pod) -> dict[str, Any]:
-    metadata, jobs = manifest["metadata"], list[JobRecord]()
+    metadata, jobs = manifest["metadata"], list[SlurmJobRecord]()
     record: dict[str, Any] = {}
     if manifest["spec"].get("schedulerName") == session.config.scheduler_name:
         job = (session.attempt(SLURM, lambda: session.jobs_by_uid) or {}).get(links.key(manifest))

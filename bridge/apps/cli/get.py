@@ -15,7 +15,7 @@ from bridge.apps.cli import output, queues, watching
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import job_view, node_view, owner_view, pod_view, records
-from bridge.apps.view.records import KINDS, JobRecord, NodeRecord, PodRecord, PoolRecord, WorkloadRecord
+from bridge.apps.view.records import KINDS, NodeRecord, PodRecord, PoolRecord, SlurmJobRecord, WorkloadRecord
 from bridge.clock import parse_rfc3339
 from bridge.errors import BridgeError
 from bridge.kube.discovery import is_served
@@ -177,7 +177,7 @@ def workload_records(session: CommandSession, namespace: str | None, selector: s
 
 def job_records(
     session: CommandSession, namespace: str | None, *, ended: bool, listed: Sequence[pods.Pod] | None = None
-) -> list[JobRecord]:
+) -> list[SlurmJobRecord]:
     """Return a record for each placeholder job of this cluster, and for each pod without the job that it needs.
 
     ``namespace`` selects the jobs of its pods; ``None``: all jobs. The jobs are read first: a new pod is never missing.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bridge import clock, job_ends
 from bridge.apps.view import pod_view
-from bridge.apps.view.records import JobRecord
+from bridge.apps.view.records import SlurmJobRecord
 from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job, JobLink, Node, PodRef
@@ -27,7 +27,7 @@ def records(
     namespace: str | None = None,
     *,
     ended: bool = True,
-) -> list[JobRecord]:
+) -> list[SlurmJobRecord]:
     """Return a record for each job, and one for each pod that needs a job which is not in ``jobs``.
 
     Without ``ended``, leave out the jobs that have ended and disagree with no pod: Slurm lists them for MinJobAge.
@@ -56,7 +56,7 @@ def records(
     ]
 
 
-def of_pods(all_pods: Iterable[pods.Pod]) -> list[JobRecord]:
+def of_pods(all_pods: Iterable[pods.Pod]) -> list[SlurmJobRecord]:
     """Return a record for each job that a pod names, for a user who may not read Slurm: it has what the hub wrote."""
     by_job: dict[int, list[pods.Pod]] = {}
     for pod in all_pods:
@@ -67,7 +67,7 @@ def of_pods(all_pods: Iterable[pods.Pod]) -> list[JobRecord]:
 
 def _of_job(
     job: Job, link: JobLink, refs: list[PodRef], by_uid: Mapping[str, pods.Pod], slurm_names: Mapping[str, str]
-) -> JobRecord:
+) -> SlurmJobRecord:
     """Return the record of a job; ``refs`` are its pods, of a group those that exist."""
     problems = [_problem(job, ref, by_uid.get(ref.uid), slurm_names) for ref in refs]
     if link.group is not None:
@@ -93,7 +93,7 @@ def _of_job(
     }
 
 
-def _of_pods(members: Sequence[pods.Pod], problem: str = "") -> JobRecord:
+def _of_pods(members: Sequence[pods.Pod], problem: str = "") -> SlurmJobRecord:
     """Return the record of the job that pods name; ``reason`` is why the first of them waits."""
     views = [pod_view.of(pod) for pod in members]
     waiting = next((view for view in views if view.state == pod_view.WAITING and not problem), None)

@@ -35,7 +35,7 @@ class PodRecord(TypedDict):
     not_read: Annotated[list[str], "what could not be read, with the error: `slurm_state` may be missing"]
 
 
-class JobRecord(TypedDict):
+class SlurmJobRecord(TypedDict):
     """A placeholder job of Slurm, or a pod whose job is missing."""
 
     job: Annotated[int | None, "the id in Slurm; null: the pod has none"]
@@ -147,7 +147,7 @@ KINDS: dict[str, Listed] = {
         *("pod/", "name", ("uid",)),
     ),
     "jobs": Listed(
-        JobRecord,
+        SlurmJobRecord,
         ("job", "state", "partition", "nodes", "pods", "phases", "reason", "problem"),
         ("pod_nodes", "name", "user", "submitted", "started"),
         *("", "job", ("job", "pods")),

@@ -27,7 +27,7 @@ _CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SlurmState:
     """One row: the phase of a word, the pod's reason, and for an end from outside a predicate of the job."""
 
     phase: Phase
@@ -36,17 +36,17 @@ class State:
     by_itself: bool = False
 
 
-def _end(end: End) -> State:
-    return State("ended", end.site_reason, end.text)
+def _end(end: End) -> SlurmState:
+    return SlurmState("ended", end.site_reason, end.text)
 
 
-STATES: dict[str, State] = {
+STATES: dict[str, SlurmState] = {
     # states
-    "PENDING": State("queued"),
-    "RUNNING": State("running"),
-    "SUSPENDED": State("running", "Suspended"),
-    "COMPLETED": State("ended", by_itself=True),
-    "FAILED": State("ended", by_itself=True),
+    "PENDING": SlurmState("queued"),
+    "RUNNING": SlurmState("running"),
+    "SUSPENDED": SlurmState("running", "Suspended"),
+    "COMPLETED": SlurmState("ended", by_itself=True),
+    "FAILED": SlurmState("ended", by_itself=True),
     "CANCELLED": _end(job_ends.CANCELLED),
     "TIMEOUT": _end(job_ends.TIME_LIMIT),
     "NODE_FAIL": _end(job_ends.NODE_FAIL),
@@ -56,29 +56,29 @@ STATES: dict[str, State] = {
     "OUT_OF_MEMORY": _end(job_ends.OUT_OF_MEMORY),
     "REVOKED": _end(job_ends.REVOKED),
     # flags
-    "CONFIGURING": State("running"),
-    "COMPLETING": State("running"),
-    "EXPEDITING": State("queued"),
-    "LAUNCH_FAILED": State("running"),
-    "POWER_UP_NODE": State("running"),
-    "RECONFIG_FAIL": State("running"),
-    "REQUEUED": State("queued", "Requeued"),
-    "REQUEUE_FED": State("queued", "Requeued"),
-    "REQUEUE_HOLD": State("queued", "RequeueHold"),
-    "RESIZING": State("running"),
-    "RESV_DEL_HOLD": State("queued", "ReservationDeleted"),
-    "SIGNALING": State("running"),
-    "SPECIAL_EXIT": State("queued", "RequeueHold"),
-    "STAGE_OUT": State("running"),
-    "STOPPED": State("running", "Stopped"),
-    "UPDATE_DB": State("running"),
+    "CONFIGURING": SlurmState("running"),
+    "COMPLETING": SlurmState("running"),
+    "EXPEDITING": SlurmState("queued"),
+    "LAUNCH_FAILED": SlurmState("running"),
+    "POWER_UP_NODE": SlurmState("running"),
+    "RECONFIG_FAIL": SlurmState("running"),
+    "REQUEUED": SlurmState("queued", "Requeued"),
+    "REQUEUE_FED": SlurmState("queued", "Requeued"),
+    "REQUEUE_HOLD": SlurmState("queued", "RequeueHold"),
+    "RESIZING": SlurmState("running"),
+    "RESV_DEL_HOLD": SlurmState("queued", "ReservationDeleted"),
+    "SIGNALING": SlurmState("running"),
+    "SPECIAL_EXIT": SlurmState("queued", "RequeueHold"),
+    "STAGE_OUT": SlurmState("running"),
+    "STOPPED": SlurmState("running", "Stopped"),
+    "UPDATE_DB": SlurmState("running"),
 }
 
-_OTHER = State("running")
+_OTHER = SlurmState("running")
 """For a word of a newer Slurm: it neither starts nor ends a job."""
 
 
-def state(word: str) -> State:
+def state(word: str) -> SlurmState:
     """Return the row of a word. sacct prints ``CANCELLED by 1000``."""
     return STATES.get(word.strip().rstrip("+").split(" ")[0], _OTHER)
 

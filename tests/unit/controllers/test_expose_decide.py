@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controllers.expose import expose_decide
-from controllers.expose.expose_decide import Create, Delete, Exposed, Replace, Report
+from controllers.expose.expose_decide import Create, Delete, Exposed, Replace, ReportProblem
 from tests import builders
 
 HUB = "10.1.2.3"
@@ -145,7 +145,7 @@ def test_services_without_a_slice(one):
 
 def test_a_headless_service_is_reported_and_gets_no_slice():
     (action,) = decide([(pod(), (8888,))], [service(clusterIP="None")])
-    assert isinstance(action, Report) and "Service s is headless" in action.text
+    assert isinstance(action, ReportProblem) and "Service s is headless" in action.text
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_service_without_an_address_of_the_hubs_family_is_reported(families, a
     if served:
         assert isinstance(action, Create)
     else:
-        assert isinstance(action, Report) and "see spec.ipFamilies" in action.text
+        assert isinstance(action, ReportProblem) and "see spec.ipFamilies" in action.text
 
 
 def test_a_port_without_listener_or_a_hub_without_address_gets_no_slice():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bridge.clock import rfc3339
 from controllers.queues import manifests, specification
-from controllers.queues.queue_decide import View, decide
+from controllers.queues.queue_decide import QueuesView, decide
 from controllers.queues.queue_status import Apply, Delete, Evict, SetStatus
 from tests import builders
 
@@ -57,7 +57,7 @@ class Kube:
     def decide(self):
         objects = (self.queues, self.nodes, self.flavors, self.cluster_queues, self.local_queues)
         times = (self.now, 10, 30)
-        return decide(View(*objects, self.version, *times, self.failures, "ours", self.weights, self.tainted))
+        return decide(QueuesView(*objects, self.version, *times, self.failures, "ours", self.weights, self.tainted))
 
     def step(self):
         """Carry out one decision; return its actions."""

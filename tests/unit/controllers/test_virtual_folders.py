@@ -59,7 +59,7 @@ def test_the_node_remembers_the_folder_and_says_what_is_wrong() -> None:
     node["metadata"]["annotations"][names.SITE_FOLDER] = "f1"
     object.__setattr__(with_folder, "folder_problem", "two folders")
     (action,) = decide(view(with_folder, node=node, written=written))
-    assert isinstance(action, virtual_node_decide.Report)
+    assert isinstance(action, virtual_node_decide.ReportStatus)
     (ready,) = [c for c in action.status["conditions"] if c["type"] == "Ready"]
     assert (ready["status"], ready["reason"], ready["message"]) == ("False", "SiteProblem", "two folders")
 

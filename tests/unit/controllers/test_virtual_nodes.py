@@ -13,7 +13,7 @@ from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.nats.messages import Announce
 from controllers.virtual import node_manifest, pool_state, virtual_node_decide
 from controllers.virtual.node_manifest import NodeSettings, PoolStatus
-from controllers.virtual.virtual_node_decide import Collide, Create, Describe, History, NodesView, Report, Vanish
+from controllers.virtual.virtual_node_decide import Collide, Create, Describe, History, NodesView, ReportStatus, Vanish
 
 NOW, TIME = 5000.0, 1_800_000_000.0
 SETTINGS = NodeSettings(silent_after=30, remove_after=3600, address="10.0.0.1", port=10250, version="v1.34.0-podbridge")
@@ -141,7 +141,7 @@ def test_nothing_is_written_when_nothing_differs():
     written, node = settled()
     assert decide(view(state(heard=NOW + 9), node=node, written=written, now=NOW + 10)) == []
     (beat,) = decide(view(state(heard=NOW + 400), node=node, written=written, now=NOW + 401))
-    assert isinstance(beat, Report)
+    assert isinstance(beat, ReportStatus)
     assert not any("lastTransitionTime" in c for c in beat.patch["status"]["conditions"])
     assert beat.news is None
 
@@ -199,10 +199,10 @@ def test_the_architecture_has_a_default_that_an_administrator_can_change():
     assert node["metadata"]["labels"][architecture.LABEL] == architecture.HERE
     assert node["status"]["nodeInfo"]["architecture"] == architecture.HERE
     del node["metadata"]["labels"][architecture.LABEL]
-    (described,) = [action for action in decide(view(state(), node=node)) if not isinstance(action, Report)]
+    (described,) = [action for action in decide(view(state(), node=node)) if not isinstance(action, ReportStatus)]
     assert described.patch["metadata"]["labels"] == {architecture.LABEL: architecture.HERE}
     node["metadata"]["labels"][architecture.LABEL] = "riscv64"
-    assert [action for action in decide(view(state(), node=node)) if not isinstance(action, Report)] == []
+    assert [action for action in decide(view(state(), node=node)) if not isinstance(action, ReportStatus)] == []
 
 
 def test_quantities_are_compared_by_value():

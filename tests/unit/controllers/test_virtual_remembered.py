@@ -3,7 +3,7 @@
 from bridge.clock import rfc3339
 from controllers.virtual import node_manifest, virtual_node_decide
 from controllers.virtual.node_manifest import PoolStatus
-from controllers.virtual.virtual_node_decide import Forget, Report, Vanish
+from controllers.virtual.virtual_node_decide import Forget, ReportStatus, Vanish
 from tests.unit.controllers.test_virtual_nodes import (
     NOW,
     SETTINGS,
@@ -29,7 +29,7 @@ def test_until_the_site_could_have_spoken_the_node_stays_as_it_is():
 
 def test_then_it_is_not_ready_with_the_last_words_and_keeps_its_capacity():
     (report,) = decide(view(remembered(jobs=3), node=made(), since=NOW - 31))
-    assert isinstance(report, Report)
+    assert isinstance(report, ReportStatus)
     ready = report.status["conditions"][0]
     assert (ready["status"], ready["reason"]) == ("False", "SiteSilent")
     assert f"last heard {rfc3339(TIME - HOUR)}" in ready["message"]

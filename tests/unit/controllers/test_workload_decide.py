@@ -13,8 +13,8 @@ from bridge.slurm.states import BASE_STATES, FLAGS, Phase
 from controllers.workload import workload_actions, workload_decide
 from controllers.workload.workload_actions import (
     Ask,
-    Cancel,
     CancelRemainingComponents,
+    CancelSecond,
     End,
     Label,
     Orphan,
@@ -50,7 +50,7 @@ def look(pods, snap, displaced=None, slurm_names=None, silent=(), virtual=()):
 def test_the_slurm_job_that_lost_to_a_pool_is_cancelled_and_its_end_does_not_end_the_pod():
     the_pod = pod(job=6, node="pool-1")
     for states in ("PENDING", "RUNNING"):
-        assert look([the_pod], snapshot(known(6, states)), virtual={"pool-1"}) == [Cancel(the_pod, 6)]
+        assert look([the_pod], snapshot(known(6, states)), virtual={"pool-1"}) == [CancelSecond(the_pod, 6)]
     gone = [Release(the_pod, (), remote=True)]
     assert look([the_pod], snapshot(known(6, "CANCELLED")), virtual={"pool-1"}) == gone
     assert look([pod(job=6, node="pool-1", held=False)], snapshot(known(6, "CANCELLED")), virtual={"pool-1"}) == []
@@ -59,7 +59,7 @@ def test_the_slurm_job_that_lost_to_a_pool_is_cancelled_and_its_end_does_not_end
 def test_a_pod_on_a_virtual_node_loses_the_finalizer_of_slurm():
     the_pod = pod(job=None, node="pool-1")
     assert look([the_pod], snapshot(), virtual={"pool-1"}) == [Release(the_pod, (), remote=True)]
-    assert look([the_pod], snapshot(known(6, "RUNNING")), virtual={"pool-1"}) == [Cancel(the_pod, 6)]
+    assert look([the_pod], snapshot(known(6, "RUNNING")), virtual={"pool-1"}) == [CancelSecond(the_pod, 6)]
     assert look([pod(job=None, node="pool-1", held=False)], snapshot(), virtual={"pool-1"}) == []
 
 
@@ -270,9 +270,9 @@ def test_a_pod_whose_node_lost_its_label_or_was_made_again_is_left_alone(slurm_n
 
 def test_a_second_job_of_a_bound_pod_is_cancelled_and_the_pods_own_is_not():
     two = snapshot(known(5, "RUNNING"), known(9, "PENDING", nodes=()))
-    assert look([pod()], two) == [Cancel(pod(), 9)]
-    assert look([pod(job=9)], snapshot(known(5, "RUNNING"), known(9, "RUNNING"))) == [Cancel(pod(job=9), 5)]
-    assert look([pod(deleted=True)], two) == [Cancel(pod(deleted=True), 9)]
+    assert look([pod()], two) == [CancelSecond(pod(), 9)]
+    assert look([pod(job=9)], snapshot(known(5, "RUNNING"), known(9, "RUNNING"))) == [CancelSecond(pod(job=9), 5)]
+    assert look([pod(deleted=True)], two) == [CancelSecond(pod(deleted=True), 9)]
     assert look([pod()], snapshot(known(5, "RUNNING"), known(9, "CANCELLED", confirmations=1))) == []
     assert look([pod(node=None, phase="Pending")], two) == []  # the scheduler's
 
@@ -336,7 +336,7 @@ def test_the_end_of_a_job_ends_every_member():
 
 def test_a_second_job_of_a_running_group_is_cancelled():
     snap = snapshot(job_of_group(5, "RUNNING"), job_of_group(6, "RUNNING"))
-    assert look([member("u1", job=6)], snap) == [Cancel(member("u1", job=6), 5)]
+    assert look([member("u1", job=6)], snap) == [CancelSecond(member("u1", job=6), 5)]
 
 
 def component(number, state):

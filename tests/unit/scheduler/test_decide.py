@@ -163,7 +163,7 @@ def test_a_node_that_kubernetes_refuses_is_given_back():
 def test_two_jobs_of_one_pod_the_one_on_the_pod_stays():
     entries = [observed(5, "RUNNING", nodes=["s-n1"]), observed(9, "RUNNING", nodes=["s-n2"])]
     assert one([pod(job=9)], snapshot(*entries)).job_id == 5
-    assert one([pod()], snapshot(*entries)) == group_actions.Cancel(of_one(pod()), 9)
+    assert one([pod()], snapshot(*entries)) == group_actions.CancelSecond(of_one(pod()), 9)
 
 
 def test_a_job_just_submitted_and_not_in_the_view_is_waited_for():

@@ -291,7 +291,7 @@ def test_a_deleted_member_goes_and_the_job_stays_for_its_successor():
     pods = [member(0, job=5), member(1, job=5, deleted=True), member(2, job=5)]
     found = look(pods, snapshot(known(5, "PENDING")))
     assert found[0] == group_actions.Unhold(pods[1])
-    assert not any(isinstance(action, group_actions.Cancel | group_actions.CancelAndResubmit) for action in found)
+    assert not any(isinstance(action, group_actions.CancelSecond | group_actions.CancelAndResubmit) for action in found)
 
 
 def test_the_last_deleted_members_cancel_the_job():
@@ -302,7 +302,7 @@ def test_the_last_deleted_members_cancel_the_job():
 def test_a_second_job_is_cancelled_before_the_bindings():
     pods = [member(slot, job=6) for slot in range(3)]
     snap = snapshot(known(5, "RUNNING", nodes=NODES[:3]), known(6, "RUNNING", nodes=NODES[1:4]))
-    assert look(pods, snap) == [group_actions.Cancel(gang_of(*pods), 5)]
+    assert look(pods, snap) == [group_actions.CancelSecond(gang_of(*pods), 5)]
 
 
 def test_members_wait_until_the_pods_of_the_last_job_have_ended():
