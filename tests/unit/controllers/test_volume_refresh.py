@@ -5,7 +5,7 @@ import pytest
 from bridge import names
 from bridge.config.hub import Config
 from bridge.core.job_lifecycle import Lifecycle, State
-from bridge.errors import KubeUnavailableError, SiteDownError, SiteRefusedError, SiteTooLargeError
+from bridge.errors import KubeForbiddenError, KubeUnavailableError, SiteDownError, SiteRefusedError, SiteTooLargeError
 from controllers.virtual import virtual_pod_decide
 from controllers.virtual.pod_state import Entry
 from controllers.virtual.reference_reader import FRESH
@@ -31,15 +31,15 @@ class Site(World):
 
     def put(self, path, data, **more):
         version = str(int(self.version(path) or 0) + 1)
-        self.kube.objects[path] = {"metadata": {"uid": "u", "resourceVersion": version}, "data": data, **more}
+        self.kube.answers[path] = {"metadata": {"uid": "u", "resourceVersion": version}, "data": data, **more}
 
     def version(self, path):
-        return self.kube.objects.get(path, {}).get("metadata", {}).get("resourceVersion", "")
+        return self.kube.answers.get(path, {}).get("metadata", {}).get("resourceVersion", "")
 
     def changed(self, *keys):
         for key in keys or (KEY,):
             path = {"configmaps": MAP, "secrets": LOGIN}[key[0]]
-            self.entry.changed(key, f"u/{self.version(path)}" if path in self.kube.objects else "")
+            self.entry.changed(key, f"u/{self.version(path)}" if path in self.kube.answers else "")
         self.clock.advance(FRESH + 1)
 
     def sent(self):
@@ -89,7 +89,7 @@ def test_an_optional_object_appears_and_a_deleted_one_leaves_its_files(site):
     site.put(LOGIN, {"k": "djE="})
     site.changed(key)
     assert site.sent() == {"login/k": "v1"}
-    del site.kube.objects[LOGIN], site.kube.objects[MAP]
+    del site.kube.answers[LOGIN], site.kube.answers[MAP]
     site.changed(key, KEY)
     assert site.entry.stale == {key, KEY}
     assert (site.sent(), site.lists(), site.pool.count("refresh")) == ({}, {}, 1)
@@ -103,7 +103,7 @@ def test_what_podbridge_may_not_read_leaves_its_files(site):
     site.submit(CONF, c={"a": "1"})
     site.put(MAP, {"a": "2"})
     site.changed()
-    site.kube.forbidden = "/"
+    site.kube.answers[MAP] = KubeForbiddenError(MAP, status=403)
     assert site.sent() == {} and "RoleBinding podbridge-pools is missing" in site.told()[0]
 
 
@@ -232,7 +232,7 @@ def test_large_files_have_a_limit_and_a_turn(site):
 
 def test_a_namespace_that_takes_its_consent_back_keeps_the_new_secret(site):
     site.submit(SECRET, s={"k": "djE="})
-    site.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "other"}}}
+    site.kube.answers["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "other"}}}
     site.put(LOGIN, {"k": "djI="})
     site.changed(("secrets", "ns", "s"))
     with pytest.raises(Exception, match="does not let Secret s go"):
