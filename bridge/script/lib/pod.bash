@@ -51,7 +51,7 @@ set_up() {
     trap 'died' EXIT
     # the launcher of a group makes those of all its pods; <>: opening the FIFO does not wait for a writer, and reading it never
     # finds an end
-    { { [[ -p run/waker ]] || mkfifo run/waker; } && exec {WAKE}<>run/waker; } 2>/dev/null || WAKE=''
+    { { [[ -p run/guard ]] || mkfifo run/waker run/guard; } && exec {WAKE}<>run/waker; } 2>/dev/null || WAKE=''
     find_address
     set_up_containers
 }
@@ -308,8 +308,8 @@ last_state() {
 # stand_guard PID: wait for any end of the script: not every batch system ends the processes that it leaves.
 stand_guard() {
     trap '' TERM INT HUP
-    # nothing comes from there, as nothing is sent
-    { exec {WAKE}<>/dev/udp/127.0.0.1/9; } 2>/dev/null || WAKE=''
+    # nobody writes to it
+    { [[ -p run/guard ]] && exec {WAKE}<>run/guard; } 2>/dev/null || WAKE=''
     while kill -0 "$1"; do
         nap 1
     done

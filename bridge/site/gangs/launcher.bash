@@ -172,7 +172,7 @@ start_here() {
         read_rank "$rank" && runs+=("$JOBS/$RANK_UID/run")
     done
     # what takes each script a program: one for all
-    { mkdir "${runs[@]}"; mkfifo "${runs[@]/%//waker}"; } 2>/dev/null
+    { mkdir "${runs[@]}"; mkfifo "${runs[@]/%//waker}" "${runs[@]/%//guard}"; } 2>/dev/null
     find_namespace
     export PODBRIDGE_NAMESPACE="$NAMESPACE $MAPS_USER"
     for rank in "${ranks[@]}"; do

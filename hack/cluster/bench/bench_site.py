@@ -230,7 +230,8 @@ def group_start(cluster: Cluster, size: int) -> GroupStart:
             texts = [log.read_text() for job in jobs for log in folder.glob(f"{job}/logs/*.log")]
             return sorted(float(text) for text in texts if text.endswith("\n"))
 
-        eventually(lambda: len(starts()) == size, "all pods have started", 60)
+        # seldom: it takes the pods' CPU time to look
+        eventually(lambda: len(starts()) == size, "all pods have started", 60, every=0.5)
         began, times = (folder / gang / "started").stat().st_ctime, starts()
         parsed = _seconds_to_parse(folder / jobs[0] / "job.sh", size)
         for job in jobs:
