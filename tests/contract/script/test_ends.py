@@ -305,10 +305,11 @@ def holders(job):
     """List the files of a job that hold the secret, plain or as base64 of itself or of what it stands in."""
     words = (b"a very secret word", base64.b64encode(b"a very secret word"), b"eyJhdXRocyI6")
     found = []
-    for path in job.folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            if path.is_file() and any(word in path.read_bytes() for word in words):
-                found.append(path)
+    for folder, _, names in os.walk(job.folder):  # unlike rglob, while directories are removed
+        for path in (Path(folder, name) for name in names):
+            with contextlib.suppress(OSError):
+                if path.is_file() and any(word in path.read_bytes() for word in words):
+                    found.append(path)
     return found
 
 
