@@ -83,15 +83,21 @@ class World(MemoryHub):
         return {uid: pod["spec"].get("nodeName", "") for uid, pod in self.members().items()}
 
 
+@pytest.fixture
+def world() -> World:
+    """A hub with a group whose job is pending in Slurm."""
+    made = World()
+    made.begin()
+    return made
+
+
 def rank_of(pod: Any) -> int:
     place = remote_gangs.place_of(pod)
     assert place is not None
     return place.rank
 
 
-def test_a_group_is_queued_at_slurm_and_at_the_pool() -> None:
-    world = World()
-    world.begin()
+def test_a_group_is_queued_at_slurm_and_at_the_pool(world: World) -> None:
     for uid, pod in world.members().items():
         assert places.recorded(pod) == (POOL, names.LOCAL_POOL)
         assert places.open_pools(pod) == (POOL,)
@@ -99,17 +105,13 @@ def test_a_group_is_queued_at_slurm_and_at_the_pool() -> None:
     assert len(world.slurm.live()) == 1
 
 
-def test_slurm_wins_with_the_binding_of_the_first_pod() -> None:
-    world = World()
-    world.begin()
+def test_slurm_wins_with_the_binding_of_the_first_pod(world: World) -> None:
     world.go_on(2, starts=True)
     assert world.bound == [("u0", "n1"), ("u1", "n2"), ("u2", "n3")]
     assert all(remote_gangs.place_of(pod) is None for pod in world.members().values()), "no place at a pool is left"
 
 
-def test_a_pool_wins_and_the_placeholder_job_is_withdrawn() -> None:
-    world = World()
-    world.begin()
+def test_a_pool_wins_and_the_placeholder_job_is_withdrawn(world: World) -> None:
     world.go_on(25)  # the waiting pods get the id of their job
     assert {pods.job_id(pod) for pod in world.members().values()} == {world.slurm.live()[0].job_id}
     world.claim()
@@ -121,10 +123,8 @@ def test_a_pool_wins_and_the_placeholder_job_is_withdrawn() -> None:
     assert {pod["metadata"]["annotations"][names.GRANT] for pod in world.members().values()} == {f"{POOL}/t"}
 
 
-def test_the_job_at_slurm_starts_when_a_pool_has_won() -> None:
+def test_the_job_at_slurm_starts_when_a_pool_has_won(world: World) -> None:
     """The decision is older than the grant: the Binding of the first pod fails, so no other one is sent."""
-    world = World()
-    world.begin()
     (job,) = world.slurm.live()
     world.slurm.start(job)
     world.decide()
@@ -138,9 +138,9 @@ def test_the_job_at_slurm_starts_when_a_pool_has_won() -> None:
 
 
 @pytest.mark.parametrize("polls", [1, 3])
-def test_a_member_that_waits_for_its_binding_to_the_pool_does_not_end_with_the_lost_job(polls: int) -> None:
-    world = World()
-    world.begin()
+def test_a_member_that_waits_for_its_binding_to_the_pool_does_not_end_with_the_lost_job(
+    world: World, polls: int
+) -> None:
     world.go_on(25)
     world.claim()
     for _ in range(polls):  # no scheduler goes on; the controllers withdraw the job
@@ -155,10 +155,8 @@ def test_a_member_that_waits_for_its_binding_to_the_pool_does_not_end_with_the_l
     assert set(world.nodes_of().values()) == {POOL}
 
 
-def test_without_the_first_pod_no_member_is_bound_until_there_is_another_gang() -> None:
+def test_without_the_first_pod_no_member_is_bound_until_there_is_another_gang(world: World) -> None:
     """Another pod could be granted to the pool as the first one of a gang that this process does not know yet."""
-    world = World()
-    world.begin()
     world.kube.request_deletion(f"{PODS}/u0")
     world.go_on(1, starts=True)
     world.create(make(0, "heir"))
@@ -187,9 +185,7 @@ def test_the_first_pod_gets_a_node_if_slurm_has_fewer_than_members() -> None:
     assert {node for _, node in world.bound[:2]} == {"n1", "n2"}
 
 
-def test_a_group_whose_race_ends_keeps_only_slurm() -> None:
-    world = World()
-    world.begin()
+def test_a_group_whose_race_ends_keeps_only_slurm(world: World) -> None:
     pod = world.kube.get(f"{PODS}/u1")
     del pod["metadata"]["annotations"][names.PLACEMENT]
     world.kube.put(f"{PODS}/u1", pod)
@@ -199,10 +195,8 @@ def test_a_group_whose_race_ends_keeps_only_slurm() -> None:
     assert sorted(world.nodes_of().values()) == ["n1", "n2", "n3"]
 
 
-def test_the_sites_grant_only_the_first_pod() -> None:
+def test_the_sites_grant_only_the_first_pod(world: World) -> None:
     """So the Binding of the first pod to a node of Slurm is the end of the race at all pools."""
-    world = World()
-    world.begin()
     for pod in world.members().values():
         job = JobStatus(job=pods.uid(pod), namespace="ns", name="p", phase="queued", asks="t")
         claims = isinstance(race_decide.decide(pod, job, Entry(), 0.0), race_decide.Claim)
@@ -229,10 +223,8 @@ def test_killed_after_any_write_the_group_runs_at_one_place(winner: str, writes:
 
 
 @pytest.mark.parametrize("nth", range(1, SIZE + 1))
-def test_a_late_binding_of_a_killed_leader_splits_no_group(nth: int) -> None:
+def test_a_late_binding_of_a_killed_leader_splits_no_group(world: World, nth: int) -> None:
     """The leader is killed while a Binding is on its way, which arrives when a pool has been granted the group."""
-    world = World()
-    world.begin()
     late: list[tuple[str, Any]] = []
     send, sent = world.kube.create, 0
 

@@ -51,6 +51,12 @@ def start(world: Any, *ranks: int) -> None:
         world.write("state/pod.json", f'{{"phase":"Running","host":"n{rank}","startedAt":7}}', pod(rank))
 
 
+def run_all(world: Any) -> None:
+    submit_all(world)
+    start(world)
+    world.look()
+
+
 def end(world: Any, rank: int, code: int = 0) -> None:
     """What the script of a pod, and then its wrapper, do last."""
     world.finish(pod(rank), code)
@@ -115,9 +121,7 @@ def test_pods_wait_for_each_other_and_become_one_job(world: Any) -> None:
 
 
 def test_each_pod_has_its_own_end(world: Any) -> None:
-    submit_all(world)
-    start(world)
-    world.look()
+    run_all(world)
     assert [(s.phase, s.host, s.job_id) for s in statuses(world)] == [("running", f"n{r}", "1") for r in range(3)]
     end(world, 0)
     end(world, 1, 4)
@@ -300,9 +304,7 @@ def test_a_job_that_the_batch_system_loses_is_submitted_again(world: Any) -> Non
 
 
 def test_a_job_that_the_batch_system_loses_while_it_runs_is_missing(world: Any) -> None:
-    submit_all(world)
-    start(world)
-    world.look()
+    run_all(world)
     world.batch.table.clear()
     for _ in range(3):
         world.look(61)
@@ -325,9 +327,7 @@ def test_pods_that_the_launcher_did_not_start_get_its_reason(world: Any) -> None
 
 
 def test_pods_of_a_job_that_reached_its_time_limit(world: Any) -> None:
-    submit_all(world)
-    start(world)
-    world.look()
+    run_all(world)
     world.batch.end("1", "DeadlineExceeded")
     world.look(1)
     world.look(5)
@@ -335,9 +335,7 @@ def test_pods_of_a_job_that_reached_its_time_limit(world: Any) -> None:
 
 
 def test_the_cause_of_a_signal_to_all_pods_is_that_of_the_job(world: Any) -> None:
-    submit_all(world)
-    start(world)
-    world.look()
+    run_all(world)
     for rank in range(3):
         text = f'{{"phase":"Failed","reason":"Terminated","finishedAt":{world.clock.time()}}}'
         world.write("state/pod.json", text, pod(rank))
@@ -351,9 +349,7 @@ def test_the_cause_of_a_signal_to_all_pods_is_that_of_the_job(world: Any) -> Non
 
 
 def test_a_script_that_was_killed(world: Any) -> None:
-    submit_all(world)
-    start(world)
-    world.look()
+    run_all(world)
     record_end(world, 1, 137)
     world.look()
     assert statuses(world, 1)[0].phase == "running", "the shared file system may not show its end yet"
@@ -379,9 +375,7 @@ def test_a_pod_that_is_cancelled_before_the_start_is_over_at_once_and_has_a_succ
 
 
 def test_a_running_pod_is_killed_without_the_others(world: Any) -> None:
-    submit_all(world)
-    start(world)
-    world.look()
+    run_all(world)
     cancel(world, 1, grace=5)
     world.look(1)
     job = world.folder.job(GANG).path
