@@ -59,7 +59,7 @@ def test_each_user_must_have_a_secret_in_another_folder(tmp_path: Path) -> None:
     (given / "hub.password").write_text("of-the-hub")
     with pytest.raises(ConfigError, match=r"pools/alpha: neither alpha.seed nor alpha.password"):
         run("--secrets", str(given), "--out", str(out), "--pools", "alpha")
-    with pytest.raises(ConfigError, match="--secrets"):
+    with pytest.raises(ConfigError, match="--secrets: not with named hubs"):
         run("--secrets", str(given), "--out", str(out), "--pools", "alpha", "--hub", "a=1")
     assert not out.exists()
     assert [path.name for path in given.iterdir()] == ["hub.password"]
