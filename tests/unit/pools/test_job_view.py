@@ -27,8 +27,12 @@ def part(
     return Part(submitter, sequence, list(jobs), set(unreadable), at)
 
 
-def test_events_in_order_are_taken_and_nothing_is_missed() -> None:
-    view = JobView()
+@pytest.fixture
+def view() -> JobView:
+    return JobView()
+
+
+def test_events_in_order_are_taken_and_nothing_is_missed(view: JobView) -> None:
     view.announced("s", 0)
     assert view.event(event(1, job("a")), 1) == (True, False)
     assert view.event(event(2, job("a", "running")), 2) == (True, False)
@@ -85,8 +89,7 @@ def test_an_event_that_would_fill_memory_beside_its_job_is_invalid(more: dict[st
         Event(**{"pool": "alpha", "submitter": "s", "sequence": 1, "status": job("a"), **more})
 
 
-def test_a_gap_a_new_submitter_and_an_announcement_ahead_are_noticed() -> None:
-    view = JobView()
+def test_a_gap_a_new_submitter_and_an_announcement_ahead_are_noticed(view: JobView) -> None:
     assert view.event(event(7, job("a")), 1) == (True, True)  # who knows what 1 to 6 said
     assert view.event(event(8, job("a")), 1) == (False, False)
     assert view.event(event(10, job("b")), 1) == (True, True)
@@ -97,8 +100,7 @@ def test_a_gap_a_new_submitter_and_an_announcement_ahead_are_noticed() -> None:
     assert view.event(event(1, job("a"), "other"), 1)[1] is False
 
 
-def test_an_event_twice_or_late_changes_nothing() -> None:
-    view = JobView()
+def test_an_event_twice_or_late_changes_nothing(view: JobView) -> None:
     view.event(event(1, job("a", "running")), 1)
     view.event(event(2, job("a", "ended")), 2)
     assert view.event(event(2, job("a", "queued")), 3) == (False, False)
@@ -106,8 +108,7 @@ def test_an_event_twice_or_late_changes_nothing() -> None:
     assert view.jobs["a"].phase == "ended"
 
 
-def test_a_snapshot_brings_what_was_missed_and_takes_what_is_gone() -> None:
-    view = JobView()
+def test_a_snapshot_brings_what_was_missed_and_takes_what_is_gone(view: JobView) -> None:
     view.event(event(1, job("a")), 0)
     view.event(event(2, job("b")), 0)
     changed = view.snapshot([part(9, job("b", "running"), job("c"), at=100)], began=100)
@@ -117,8 +118,7 @@ def test_a_snapshot_brings_what_was_missed_and_takes_what_is_gone() -> None:
     assert view.event(event(10, job("c")), 101) == (False, False)
 
 
-def test_an_equal_state_stays_the_same_object() -> None:
-    view = JobView()
+def test_an_equal_state_stays_the_same_object(view: JobView) -> None:
     view.event(event(1, job("a", "running")), 1)
     view.event(event(2, job("b")), 1)
     known, other = view.jobs["a"], view.jobs["b"]
@@ -128,8 +128,7 @@ def test_an_equal_state_stays_the_same_object() -> None:
     assert view.jobs["b"].phase == "running"
 
 
-def test_events_that_came_during_the_paging_are_newer_than_the_page() -> None:
-    view = JobView()
+def test_events_that_came_during_the_paging_are_newer_than_the_page(view: JobView) -> None:
     view.announced("s", 5)
     # page one is asked for, then b ends (6), a job is made whose UID lies before the cursor (7), page two is asked for
     view.event(event(6, job("b", "ended")), 101)
@@ -139,8 +138,7 @@ def test_events_that_came_during_the_paging_are_newer_than_the_page() -> None:
     assert phases == {"a": "queued", "a0": "queued", "b": "ended", "c": "queued"}
 
 
-def test_events_handled_after_the_snapshot_but_sent_before_its_last_page_count() -> None:
-    view = JobView()
+def test_events_handled_after_the_snapshot_but_sent_before_its_last_page_count(view: JobView) -> None:
     view.announced("s", 5)
     view.snapshot([part(5, job("a", "running"), at=100), part(7, job("b", "ended"), at=101)], began=100)
     assert view.event(event(6, job("a", "ended")), 102) == (True, False)
@@ -148,24 +146,21 @@ def test_events_handled_after_the_snapshot_but_sent_before_its_last_page_count()
     assert view.jobs["a"].phase == "ended"
 
 
-def test_an_older_event_than_the_page_does_not_undo_it() -> None:
-    view = JobView()
+def test_an_older_event_than_the_page_does_not_undo_it(view: JobView) -> None:
     view.announced("s", 5)
     view.snapshot([part(7, job("b", "ended"), at=100)], began=100)
     assert view.event(event(6, job("b", "running")), 101)[0] is False
     assert view.jobs["b"].phase == "ended"
 
 
-def test_an_unreadable_job_is_kept_as_it_was_known() -> None:
-    view = JobView()
+def test_an_unreadable_job_is_kept_as_it_was_known(view: JobView) -> None:
     view.event(event(1, job("a", "running")), 0)
     view.snapshot([part(2, job("b"), at=100, unreadable=frozenset({"a", "never-seen"}))], began=100)
     assert view.jobs["a"].phase == "running"
     assert set(view.jobs) == {"a", "b"}
 
 
-def test_an_answer_to_submit_never_undoes_an_event() -> None:
-    view = JobView()
+def test_an_answer_to_submit_never_undoes_an_event(view: JobView) -> None:
     view.event(event(1, job("a", "running")), 1)
     assert view.submitted(job("a", "queued"), 2) is False
     assert view.jobs["a"].phase == "running"
@@ -173,8 +168,7 @@ def test_an_answer_to_submit_never_undoes_an_event() -> None:
     assert view.event(event(2, job("b", "running")), 3) == (True, False)
 
 
-def test_a_job_submitted_while_a_snapshot_was_under_way_stays() -> None:
-    view = JobView()
+def test_a_job_submitted_while_a_snapshot_was_under_way_stays(view: JobView) -> None:
     view.submitted(job("a"), 100.5)
     view.snapshot([part(3, at=100)], began=100)
     assert set(view.jobs) == {"a"}
@@ -182,8 +176,7 @@ def test_a_job_submitted_while_a_snapshot_was_under_way_stays() -> None:
     assert view.jobs == {}
 
 
-def test_a_forgotten_job_does_not_come_back_by_a_page_asked_for_before() -> None:
-    view = JobView()
+def test_a_forgotten_job_does_not_come_back_by_a_page_asked_for_before(view: JobView) -> None:
     view.event(event(1, job("a", "ended")), 1)
     assert view.gone("a", requested_at=101, now=101) is True
     view.snapshot([part(1, job("a", "ended"), at=100)], began=100)
@@ -191,23 +184,20 @@ def test_a_forgotten_job_does_not_come_back_by_a_page_asked_for_before() -> None
     assert view.gone("a", requested_at=101, now=101) is False
 
 
-def test_a_word_that_a_job_is_not_there_is_older_than_an_event_since() -> None:
-    view = JobView()
+def test_a_word_that_a_job_is_not_there_is_older_than_an_event_since(view: JobView) -> None:
     view.event(event(1, job("a")), 10)
     assert view.gone("a", requested_at=9, now=11) is False
     assert "a" in view.jobs
 
 
-def test_a_submitter_that_counts_anew_is_believed() -> None:
-    view = JobView()
+def test_a_submitter_that_counts_anew_is_believed(view: JobView) -> None:
     view.event(event(50, job("a", "running")), 1)
     assert view.announced("s", 0) is True
     assert view.event(event(1, job("a", "ended")), 2) == (True, False)
     assert view.jobs["a"].phase == "ended"
 
 
-def test_of_two_submitters_the_later_word_counts_and_an_end_is_final() -> None:
-    view = JobView()
+def test_of_two_submitters_the_later_word_counts_and_an_end_is_final(view: JobView) -> None:
     view.event(event(5, job("a", "running"), "one"), 1)
     assert view.event(event(1, job("a", "ended"), "two"), 2)[0] is True
     assert view.event(event(6, job("a", "running"), "one"), 3)[0] is False
@@ -215,8 +205,7 @@ def test_of_two_submitters_the_later_word_counts_and_an_end_is_final() -> None:
     assert view.jobs["a"].phase == "ended"
 
 
-def test_a_job_that_another_submitter_has_not_noticed_yet_stays_for_a_while() -> None:
-    view = JobView()
+def test_a_job_that_another_submitter_has_not_noticed_yet_stays_for_a_while(view: JobView) -> None:
     view.event(event(1, job("a"), "one"), 95)
     view.snapshot([part(1, at=100, submitter="two")], began=100)
     assert "a" in view.jobs
@@ -224,8 +213,7 @@ def test_a_job_that_another_submitter_has_not_noticed_yet_stays_for_a_while() ->
     assert "a" not in view.jobs
 
 
-def test_submitters_of_long_ago_are_forgotten() -> None:
-    view = JobView()
+def test_submitters_of_long_ago_are_forgotten(view: JobView) -> None:
     for number in range(1000):
         view.announced(f"s{number}", 1)
     assert len(view._last_sequences) < 100

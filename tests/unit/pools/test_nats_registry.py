@@ -93,7 +93,8 @@ class Hub:
         return self.asked.count(kind)
 
 
-def started() -> Hub:
+@pytest.fixture
+def hub() -> Hub:
     hub = Hub()
     hub.link.publish(SUBJECTS.announce, announce())
     hub.link.publish(SUBJECTS.buildconfig, pack(BuildConfigMessage(pool="alpha", digest="d", config={})))
@@ -102,9 +103,8 @@ def started() -> Hub:
 
 
 @pytest.mark.parametrize("gangs", [False, True])
-def test_a_member_of_a_group_is_sent_only_to_a_site_that_runs_groups(gangs: bool) -> None:
+def test_a_member_of_a_group_is_sent_only_to_a_site_that_runs_groups(hub: Hub, gangs: bool) -> None:
     """An older submitter ignores the place of the member, and would run it without the others."""
-    hub = started()
     hub.link.publish(SUBJECTS.announce, announce(gangs=gangs))
     hub.answers["submit"] = {"status": asdict(job("u1"))}
     metadata = {"name": "p-1", "namespace": "n", "uid": "u1", "annotations": {names.PLACE_IN_JOB: "g/1/3"}}
@@ -121,8 +121,7 @@ def test_a_member_of_a_group_is_sent_only_to_a_site_that_runs_groups(gangs: bool
     assert place["names"][-2:] == ["p-1.s", "p-1"]
 
 
-def test_what_a_group_may_request_follows_from_the_buildconfig() -> None:
-    hub = started()
+def test_what_a_group_may_request_follows_from_the_buildconfig(hub: Hub) -> None:
     assert hub.pool.flavor_limits == ""
     config = {"flavors": [{"name": "f", "max_resources": {"cpu": "2"}, "partition": "p"}]}
     hub.link.publish(SUBJECTS.buildconfig, pack(BuildConfigMessage(pool="alpha", digest="e", config=config)))
@@ -174,8 +173,7 @@ def test_the_first_snapshot_is_asked_for_at_once_and_then_every_minute() -> None
     assert hub.asked_for("snapshot") == 2
 
 
-def test_events_change_the_view_without_asking() -> None:
-    hub = started()
+def test_events_change_the_view_without_asking(hub: Hub) -> None:
     hub.link.publish(SUBJECTS.event, event(1, job("a")))
     hub.link.publish(SUBJECTS.event, event(2, job("a", "running")))
     assert hub.pool.jobs()["a"].phase == "running"
@@ -185,8 +183,7 @@ def test_events_change_the_view_without_asking() -> None:
     assert hub.told.count(("alpha", "a")) == 2
 
 
-def test_a_gap_a_new_submitter_an_announcement_ahead_and_a_reconnect_bring_a_snapshot() -> None:
-    hub = started()
+def test_a_gap_a_new_submitter_an_announcement_ahead_and_a_reconnect_bring_a_snapshot(hub: Hub) -> None:
     causes: list[Callable[[], object]] = [
         lambda: hub.link.publish(SUBJECTS.event, event(5, job("a"))),
         lambda: hub.link.publish(SUBJECTS.announce, announce(9)),
@@ -202,8 +199,7 @@ def test_a_gap_a_new_submitter_an_announcement_ahead_and_a_reconnect_bring_a_sna
         assert hub.asked_for("snapshot") == 2 + number
 
 
-def test_snapshots_do_not_follow_each_other_without_a_pause() -> None:
-    hub = started()
+def test_snapshots_do_not_follow_each_other_without_a_pause(hub: Hub) -> None:
     for number in range(50):
         hub.link.publish(SUBJECTS.event, event(2 * number + 5, job("a")))
         hub.work()
@@ -223,8 +219,7 @@ def test_a_long_snapshot_comes_in_pages() -> None:
     assert set(hub.pool.jobs()) == {"a", "b", "c"}
 
 
-def test_a_snapshot_that_breaks_off_changes_nothing_and_is_asked_for_again() -> None:
-    hub = started()
+def test_a_snapshot_that_breaks_off_changes_nothing_and_is_asked_for_again(hub: Hub) -> None:
     hub.link.publish(SUBJECTS.event, event(1, job("a")))
     before = hub.pool.complete_at()
     hub.clock.advance(PERIOD)
@@ -240,8 +235,7 @@ def test_a_snapshot_that_breaks_off_changes_nothing_and_is_asked_for_again() -> 
     assert hub.pool.complete_at() == hub.clock.now
 
 
-def test_a_site_whose_pages_never_end_does_not_hold_the_hub() -> None:
-    hub = started()
+def test_a_site_whose_pages_never_end_does_not_hold_the_hub(hub: Hub) -> None:
     hub.clock.advance(PERIOD)
     hub.answers["snapshot"] = [{"submitter": "s", "sequence": 3, "jobs": [asdict(job("a"))], "more": True}]
     hub.work()
@@ -249,8 +243,7 @@ def test_a_site_whose_pages_never_end_does_not_hold_the_hub() -> None:
     assert hub.pool.jobs() == {}
 
 
-def test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others() -> None:
-    hub = started()
+def test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others(hub: Hub) -> None:
     hub.link.publish(SUBJECTS.event, event(1, job("b", "running")))
     hub.clock.advance(PERIOD)
     jobs = [asdict(job("a")), {"job": "b", "phase": "exploded"}, asdict(job("c"))]
@@ -260,16 +253,14 @@ def test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others() -> None
     assert phases == {"a": "queued", "b": "running", "c": "queued"}
 
 
-def test_an_announcement_whose_folder_no_annotation_can_have_is_dropped() -> None:
+def test_an_announcement_whose_folder_no_annotation_can_have_is_dropped(hub: Hub) -> None:
     """Otherwise the node could not be written any more, and would stay ready after the site has fallen silent."""
-    hub = started()
     about = {"pool": "alpha", "submitter": "s", "time": 0, "period": 5, "version": "1", "folder": "f" * 300_000}
     hub.link.publish(SUBJECTS.announce, json.dumps(about).encode())
     assert hub.pools.dropped == {"announce": 1}
 
 
-def test_nats_9_6_what_a_pool_says_about_another_is_dropped() -> None:
-    hub = started()
+def test_nats_9_6_what_a_pool_says_about_another_is_dropped(hub: Hub) -> None:
     hub.link.publish(Subjects("bridge.v1", "beta", OWNER).announce, announce(pool="alpha", sequence=99))
     hub.link.publish(Subjects("bridge.v1", "beta", OWNER).event, event(1, job("a")))
     forged = BuildConfigMessage(pool="alpha", digest="d", config={"header": "rm -rf ~"})
@@ -280,8 +271,7 @@ def test_nats_9_6_what_a_pool_says_about_another_is_dropped() -> None:
     assert hub.pool.buildconfig().header == ""
 
 
-def test_garbage_is_dropped_and_counted() -> None:
-    hub = started()
+def test_garbage_is_dropped_and_counted(hub: Hub) -> None:
     for data in (b"", b"\xff", b"{}", b"[" * 1000, b"\x78\x9c"):
         hub.link.publish(SUBJECTS.event, data)
     hub.link.publish("bridge.v1.UPPER.event.c1", event(1, job("a")))
@@ -289,8 +279,7 @@ def test_garbage_is_dropped_and_counted() -> None:
     assert set(hub.pools.pools()) == {"alpha"}
 
 
-def test_a_large_event_is_dropped_and_a_snapshot_makes_up_for_it() -> None:
-    hub = started()
+def test_a_large_event_is_dropped_and_a_snapshot_makes_up_for_it(hub: Hub) -> None:
     told = json.loads(event(1, job("a")))
     told["status"]["message"] = "x" * LIMITS[Event]
     hub.link.publish(SUBJECTS.event, zlib.compress(json.dumps(told).encode()))
@@ -302,16 +291,14 @@ def test_a_large_event_is_dropped_and_a_snapshot_makes_up_for_it() -> None:
 
 
 @pytest.mark.parametrize("size", [LIMITS[Event] - 1000, LIMITS[Event] * 4])
-def test_small_messages_that_become_large_are_a_flood(size: int) -> None:
-    hub = started()
+def test_small_messages_that_become_large_are_a_flood(hub: Hub, size: int) -> None:
     data = zlib.compress(json.dumps({**json.loads(event(1, job("a"))), "x": "x" * size}).encode())
     for _ in range(20):
         hub.link.publish(SUBJECTS.event, data)
     assert "alpha" in hub.pools._muted
 
 
-def test_the_buildconfig_is_the_one_that_the_announcement_names() -> None:
-    hub = started()
+def test_the_buildconfig_is_the_one_that_the_announcement_names(hub: Hub) -> None:
     assert hub.pool.buildconfig() is not None
     new = BuildConfigMessage(pool="alpha", digest="d2", config={"header": "module load x"})
     hub.link.publish(SUBJECTS.buildconfig, pack(new))
@@ -321,8 +308,7 @@ def test_the_buildconfig_is_the_one_that_the_announcement_names() -> None:
     assert hub.asked_for("describe") == 0
 
 
-def test_an_unknown_buildconfig_is_asked_for_once_and_again_later() -> None:
-    hub = started()
+def test_an_unknown_buildconfig_is_asked_for_once_and_again_later(hub: Hub) -> None:
     hub.answers["describe"] = {
         "announce": json.loads(announce()),
         "buildconfig": {"pool": "alpha", "digest": "d3", "config": {"footer": "x"}},
@@ -338,8 +324,7 @@ def test_an_unknown_buildconfig_is_asked_for_once_and_again_later() -> None:
     assert hub.pool.buildconfig().footer == "x"
 
 
-def test_a_buildconfig_that_can_not_be_used_is_none_and_says_why() -> None:
-    hub = started()
+def test_a_buildconfig_that_can_not_be_used_is_none_and_says_why(hub: Hub) -> None:
     bad = BuildConfigMessage(pool="alpha", digest="d2", config={"runtime": {"kind": "rocket"}})
     hub.link.publish(SUBJECTS.buildconfig, pack(bad))
     hub.link.publish(SUBJECTS.announce, announce(digest="d2"))
@@ -350,8 +335,7 @@ def test_a_buildconfig_that_can_not_be_used_is_none_and_says_why() -> None:
     assert hub.asked_for("describe") == 0
 
 
-def test_a_submit_is_in_the_view_at_once_and_a_confirmed_end_leaves_it() -> None:
-    hub = started()
+def test_a_submit_is_in_the_view_at_once_and_a_confirmed_end_leaves_it(hub: Hub) -> None:
     hub.answers["submit"] = {"status": asdict(job("a"))}
     hub.answers["cancel"] = [{"status": asdict(job("a", "ended"))}, {"status": None}]
     assert hub.pool.send("a", SUBMIT) == job("a")
@@ -363,8 +347,7 @@ def test_a_submit_is_in_the_view_at_once_and_a_confirmed_end_leaves_it() -> None
     assert hub.pool.jobs() == {}
 
 
-def test_a_site_that_is_down_is_asked_less_and_less_until_it_speaks() -> None:
-    hub = started()
+def test_a_site_that_is_down_is_asked_less_and_less_until_it_speaks(hub: Hub) -> None:
     hub.link.subscriptions = [each for each in hub.link.subscriptions if len(each.subjects) == 3]
     hub.pool.request_snapshot()
     tries, attempts = 0, hub.pool._client.call
@@ -384,8 +367,7 @@ def test_a_site_that_is_down_is_asked_less_and_less_until_it_speaks() -> None:
     assert tries <= 19
 
 
-def test_a_removed_pool_comes_back_with_its_next_word() -> None:
-    hub = started()
+def test_a_removed_pool_comes_back_with_its_next_word(hub: Hub) -> None:
     hub.pools.remove("alpha")
     assert hub.pools.pools() == {}
     hub.link.publish(SUBJECTS.event, event(1, job("a")))
@@ -394,15 +376,13 @@ def test_a_removed_pool_comes_back_with_its_next_word() -> None:
     assert set(hub.pools.pools()) == {"alpha"}
 
 
-def test_a_subscriber_that_fails_ends_nothing() -> None:
-    hub = started()
+def test_a_subscriber_that_fails_ends_nothing(hub: Hub) -> None:
     hub.pool.subscribe(lambda _uid: 1 / 0)
     hub.link.publish(SUBJECTS.event, event(1, job("a")))
     assert set(hub.pool.jobs()) == {"a"}
 
 
-def test_ten_thousand_jobs_and_an_event_costs_little() -> None:
-    hub = started()
+def test_ten_thousand_jobs_and_an_event_costs_little(hub: Hub) -> None:
     for number in range(10_000):
         hub.pool.receive(Event(pool="alpha", submitter="s", sequence=number + 1, status=job(f"u{number}")))
     begun = time.process_time()
@@ -463,8 +443,7 @@ def test_another_refusal_is_told_and_nothing_is_sent_again() -> None:
     assert len(hub.bodies) == 1
 
 
-def test_a_pool_that_floods_is_left_alone_for_a_while_and_all_others_are_heard() -> None:
-    hub = started()
+def test_a_pool_that_floods_is_left_alone_for_a_while_and_all_others_are_heard(hub: Hub) -> None:
     hub.link.publish(Subjects("bridge.v1", "loud", OWNER).announce, announce(pool="loud"))
     hub.pools._on_flood("loud")
     hub.pools._listen()

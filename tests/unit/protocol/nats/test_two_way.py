@@ -70,6 +70,11 @@ class Network:
             end.tick()
 
 
+@pytest.fixture
+def network():
+    return Network()
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.floats(0, 0.6), st.lists(st.integers(0, 3 * CHUNK), min_size=1, max_size=8))
 def test_all_data_arrive_once_and_in_order(seed, loss, sizes):
@@ -106,8 +111,7 @@ def test_all_data_arrive_once_and_in_order(seed, loss, sizes):
     assert [b"".join(data) for data in received] == [b"".join(pieces)] * 2
 
 
-def test_a_slow_consumer_stops_the_sender():
-    network = Network()
+def test_a_slow_consumer_stops_the_sender(network):
     sender, consumer = network.ends
     thread = threading.Thread(target=sender.send, args=(1, bytes(CHUNK * (WINDOW + 1))))
     thread.start()
@@ -125,16 +129,14 @@ def test_a_slow_consumer_stops_the_sender():
     assert not thread.is_alive()
 
 
-def test_an_end_that_claims_to_have_taken_what_it_has_not_received_fills_no_memory():
-    network = Network()
+def test_an_end_that_claims_to_have_taken_what_it_has_not_received_fills_no_memory(network):
     for _ in range(3 * WINDOW):
         network.ends[0].send(1, bytes(CHUNK))
         network.ends[0].deliver(pack_chunk(StreamHead(seen=0, taken=10**9), b""))
     assert len(network.ends[0]._kept) <= WINDOW
 
 
-def test_a_window_is_sent_at_once():
-    network = Network()
+def test_a_window_is_sent_at_once(network):
     network.ends[0].send(1, bytes(CHUNK * WINDOW), end=True)
     assert network.links[0].calls == 1
     network.carry()
@@ -143,8 +145,7 @@ def test_a_window_is_sent_at_once():
     assert b"".join(data for _, data in received) == bytes(CHUNK * WINDOW)
 
 
-def test_half_a_window_is_confirmed_at_once_and_less_a_little_later():
-    network = Network()
+def test_half_a_window_is_confirmed_at_once_and_less_a_little_later(network):
     for _ in range(WINDOW // 2 - 1):
         network.ends[0].send(1, b"x")
         network.carry()
@@ -162,8 +163,7 @@ def test_half_a_window_is_confirmed_at_once_and_less_a_little_later():
     assert network.links[1].calls == 2
 
 
-def test_the_last_chunk_is_confirmed_at_once():
-    network = Network()
+def test_the_last_chunk_is_confirmed_at_once(network):
     network.ends[0].send(1, b"x", end=True)
     network.carry()
     network.ends[1].receive()
@@ -171,8 +171,7 @@ def test_the_last_chunk_is_confirmed_at_once():
     assert not network.ends[0]._kept
 
 
-def test_an_end_that_receives_no_more_still_sends():
-    network = Network()
+def test_an_end_that_receives_no_more_still_sends(network):
     network.ends[1].send(0, b"not read")
     network.carry()
     network.ends[0].stop_receiving()
@@ -184,8 +183,7 @@ def test_an_end_that_receives_no_more_still_sends():
     assert not network.ends[0].is_over
 
 
-def test_the_other_end_is_silent():
-    network = Network()
+def test_the_other_end_is_silent(network):
     network.pass_time(GIVE_UP + 1)
     with pytest.raises(SiteUnknownOutcomeError, match="nothing for 30 s"):
         network.ends[0].receive()
@@ -193,8 +191,7 @@ def test_the_other_end_is_silent():
         network.ends[0].send(0, b"x")
 
 
-def test_keep_alives_last_while_the_connection_is_down_for_a_while():
-    network = Network()
+def test_keep_alives_last_while_the_connection_is_down_for_a_while(network):
     network.links[0].down = True
     network.ends[0].send(0, b"kept")
     for _ in range(4):
@@ -206,8 +203,7 @@ def test_keep_alives_last_while_the_connection_is_down_for_a_while():
     assert network.ends[1].receive()[1] == b"kept"
 
 
-def test_a_closed_stream_ends_at_both_ends_after_its_data():
-    network = Network()
+def test_a_closed_stream_ends_at_both_ends_after_its_data(network):
     network.ends[0].send(0, b"last")
     network.ends[0].close()
     network.carry()
@@ -223,15 +219,13 @@ def test_a_closed_stream_ends_at_both_ends_after_its_data():
     [b"", b"{}x", b'{"number":"x"}\n', pack_chunk(StreamHead(number=1), bytes(CHUNK + 1))],
     ids=("empty", "no JSON", "wrong type", "too large"),
 )
-def test_a_bad_peer_ends_the_stream(raw):
-    network = Network()
+def test_a_bad_peer_ends_the_stream(network, raw):
     network.ends[0].deliver(raw)
     with pytest.raises(SiteError):
         network.ends[0].receive()
 
 
-def test_a_peer_that_ignores_the_window_ends_the_stream():
-    network = Network()
+def test_a_peer_that_ignores_the_window_ends_the_stream(network):
     for number in range(1, WINDOW + 2):
         network.ends[0].deliver(pack_chunk(StreamHead(number=number), b"x"))
     for _ in range(WINDOW):
