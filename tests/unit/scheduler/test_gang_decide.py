@@ -321,7 +321,7 @@ def test_no_member_is_bound_to_a_second_job_while_pods_of_the_first_have_not_end
     second = snapshot(ended, known(6, "RUNNING", nodes=NODES[:3]))
     held = [{**pod, "metadata": {**pod["metadata"], "finalizers": [names.FINALIZER]}} for pod in new]
     assert kinds(look(held, second, states)) == ["Bind"] * 3
-    assert kinds(look([*old, *new], snapshot(known(5, "RUNNING", nodes=NODES[:3]), second.jobs[6]))) == ["Cancel"]
+    assert kinds(look([*old, *new], snapshot(known(5, "RUNNING", nodes=NODES[:3]), second.jobs[6]))) == ["CancelSecond"]
     # the nodes of the second job are not kept for long
     states = GroupStates()
     look([*old, *new], second, states)
