@@ -15,6 +15,11 @@ from tests.builders import pod
 from tests.fakes.memory_hub import MemoryHub
 
 
+@pytest.fixture
+def hub():
+    return MemoryHub(("n1",))
+
+
 def waiting(hub):
     """Decide, and return the number of waiting pods by what they wait for."""
     hub.scheduler.slurm._count_from = 0.0
@@ -42,8 +47,7 @@ def raises(error):
 @pytest.mark.parametrize(
     ("error", "result"), [(SlurmRefusedError("no such account"), "refused"), (SlurmUnavailableError("down"), "error")]
 )
-def test_a_failed_submission_is_no_success_and_its_pod_waits_for_the_next_one(error, result):
-    hub = MemoryHub(("n1",))
+def test_a_failed_submission_is_no_success_and_its_pod_waits_for_the_next_one(hub, error, result):
     hub.slurm.on_submit = raises(error)
     create(hub, "p")
     before, ok = submissions(result), submissions("ok")
@@ -53,8 +57,7 @@ def test_a_failed_submission_is_no_success_and_its_pod_waits_for_the_next_one(er
     assert (submissions(result), submissions("ok")) == (before + 1, ok)
 
 
-def test_a_pod_waits_for_slurm_only_with_a_job():
-    hub = MemoryHub(("n1",))
+def test_a_pod_waits_for_slurm_only_with_a_job(hub):
     create(hub, "p")
     waiting(hub)
     hub.run_all()
@@ -67,8 +70,7 @@ def test_a_pod_waits_for_slurm_only_with_a_job():
     assert waiting(hub) == {}
 
 
-def test_a_gated_pod_waits_for_its_gate_and_a_pod_for_pools_is_not_counted():
-    hub = MemoryHub(("n1",))
+def test_a_gated_pod_waits_for_its_gate_and_a_pod_for_pools_is_not_counted(hub):
     create(hub, "gated", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
     create(hub, "far", tolerations=[{"key": names.POOL_TAINT, "value": "site", "effect": "NoSchedule"}])
     assert waiting(hub) == {"gate": 1}
@@ -85,8 +87,7 @@ def placed(hub, **changes):
     return hub.scheduler.slurm._placements.current
 
 
-def test_only_a_change_that_placements_depend_on_makes_new_ones():
-    hub = MemoryHub(("n1",))
+def test_only_a_change_that_placements_depend_on_makes_new_ones(hub):
     create(hub, "p")
     waiting(hub)
     first = placed(hub)
@@ -108,8 +109,7 @@ def test_only_a_change_that_placements_depend_on_makes_new_ones():
     assert placed(hub, metadata={"labels": {"gpu": "yes"}}) is not smaller
 
 
-def test_a_kubelet_that_reports_the_same_again_wakes_no_loop():
-    hub = MemoryHub(("n1",))
+def test_a_kubelet_that_reports_the_same_again_wakes_no_loop(hub):
     wakes = []
     hub.scheduler.wake = lambda *_: wakes.append(1)
     hub.scheduler.subscribe()
@@ -121,8 +121,7 @@ def test_a_kubelet_that_reports_the_same_again_wakes_no_loop():
     assert wakes
 
 
-def test_it_is_found_out_once_in_a_decision_whether_a_pod_runs_on_slurm(monkeypatch):
-    hub = MemoryHub(("n1",))
+def test_it_is_found_out_once_in_a_decision_whether_a_pod_runs_on_slurm(hub, monkeypatch):
     create(hub, "p")
     create(hub, "q")
     waiting(hub)
@@ -133,8 +132,7 @@ def test_it_is_found_out_once_in_a_decision_whether_a_pod_runs_on_slurm(monkeypa
     assert sorted(asked) == ["p", "q"]
 
 
-def test_waiting_pods_are_counted_again_after_a_while():
-    hub = MemoryHub(("n1",))
+def test_waiting_pods_are_counted_again_after_a_while(hub):
     hub.decide(0)
     create(hub, "p")
     hub.deliver()
@@ -146,8 +144,7 @@ def test_waiting_pods_are_counted_again_after_a_while():
     assert REGISTRY.get_sample_value("podbridge_scheduler_pods", labels) == 1
 
 
-def test_requests_of_a_former_leader_are_settled_although_polls_fail_later():
-    hub = MemoryHub(("n1",))
+def test_requests_of_a_former_leader_are_settled_although_polls_fail_later(hub):
     hub.restart(inherited=True)
     waiting(hub)
     assert hub.scheduler.unsettled
@@ -161,8 +158,7 @@ def test_requests_of_a_former_leader_are_settled_although_polls_fail_later():
     assert hub.scheduler.slurm.former.inherited_until == needed
 
 
-def test_placements_forget_the_pods_that_no_longer_wait():
-    hub = MemoryHub(("n1",))
+def test_placements_forget_the_pods_that_no_longer_wait(hub):
     create(hub, "q")
     waiting(hub)
     placements = hub.scheduler.slurm._placements.current
@@ -174,8 +170,7 @@ def test_placements_forget_the_pods_that_no_longer_wait():
     assert placements._by_uid.keys() == placements._stored.needs.keys() == {"q"}
 
 
-def test_a_member_counts_on_its_node_while_its_gang_is_bound(monkeypatch):
-    hub = MemoryHub(("n1",))
+def test_a_member_counts_on_its_node_while_its_gang_is_bound(hub, monkeypatch):
     hub.scheduler.groups.uids["m"] = "gang"
     hub.scheduler.occupancy.assume(Occupant("m", "ns/m", "n1", {}, ours=True, link_key="gang"))
     busy = {"gang"}
