@@ -1,9 +1,7 @@
 """Exposed pods: a real API server with its controllers, podbridge's own permissions, and a site in memory."""
 
 import contextlib
-import http.server
 import itertools
-import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,6 +18,7 @@ from controllers.expose.expose_loop import Exposure
 from tests.contract.controllers import test_virtual
 from tests.contract.controllers.test_virtual import NAMESPACE, uid
 from tests.fakes.local_connection import LocalConnections
+from tests.fakes.web_server import Handler, serving
 
 pytestmark = pytest.mark.real
 
@@ -27,19 +26,11 @@ NUMBERS = itertools.count(1)
 COUNT = 32
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(self.path.encode())
+class EchoedPath(Handler):
+    """Answers with the path."""
 
-    def log_message(self, format, *args):
-        pass
-
-
-class WebServer(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 100
+    def respond(self):
+        self.answer(self.path.encode())
 
 
 class Exposing:
@@ -134,12 +125,10 @@ def place(kubernetes):
 
 @pytest.fixture(scope="module")
 def exposed(place):
-    with WebServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        made = Exposed(place, server.server_address[1])
+    with serving(EchoedPath) as server:
+        made = Exposed(place, server.server_port)
         yield made
         made.stop()
-        server.shutdown()
 
 
 def test_a_service_reaches_a_pod_until_it_ends(exposed):

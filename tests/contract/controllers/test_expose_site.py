@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import itertools
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -27,10 +26,11 @@ from cluster import Cluster
 from cluster.polling import eventually
 from cluster.ports import free_block, own_address
 from tests import processes
-from tests.contract.controllers.test_expose import COUNT, Handler, WebServer, fetch
+from tests.contract.controllers.test_expose import COUNT, EchoedPath, fetch
 from tests.contract.controllers.test_virtual import NAMESPACE, uid
 from tests.contract.site import conftest as site_conftest
 from tests.docs_blocks import DOCS, blocks
+from tests.fakes.web_server import serving
 
 pytestmark = pytest.mark.real
 
@@ -149,10 +149,8 @@ def local_pod(place, label, port):
     status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
     ready = [{"type": kind, "status": "True"} for kind in ("Ready", "ContainersReady", "Initialized", "PodScheduled")]
     place.admin.patch(f"{PODS.path_of(made)}/status", {"status": {**status, "conditions": ready}})
-    with WebServer(("", port), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(EchoedPath, "", port):
         yield made
-        server.shutdown()
     place.admin.delete(PODS.path_of(made), {"gracePeriodSeconds": 0})
     place.admin.delete(NODES.path(name="here"))
 

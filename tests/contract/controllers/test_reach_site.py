@@ -6,11 +6,9 @@ No kubelet runs here: the test says which addresses pods in the cluster have.
 from __future__ import annotations
 
 import hashlib
-import http.server
 import itertools
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -30,6 +28,7 @@ from cluster.polling import eventually
 from tests import processes
 from tests.contract.controllers.test_virtual import NAMESPACE, uid
 from tests.contract.site import conftest as site_conftest
+from tests.fakes.web_server import Handler, serving
 
 pytestmark = pytest.mark.real
 
@@ -57,26 +56,16 @@ time.sleep(1000)
 SEEN: set[str] = set()
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
+class SeenPaths(Handler):
+    def respond(self):
         SEEN.add(self.path)
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body_of(self.path))
+        self.answer(body_of(self.path))
         if self.path == "/endless":
             self.connection.recv(1)
-
-    def log_message(self, format, *args):
-        pass
 
 
 def body_of(path):
     return hashlib.sha256(path.encode()).digest() * (LOTS // 32) if path == "/lots" else path.encode()
-
-
-class WebServer(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 100
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +73,8 @@ def cluster_address():
     """An address of a pod in the cluster, with a server: neither a node nor podbridge has it."""
     address = "198.18.46.1"
     subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
-    with WebServer((address, 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield address, server.server_address[1]
-        server.shutdown()
+    with serving(SeenPaths, address) as server:
+        yield address, server.server_port
     subprocess.run(["ip", "address", "delete", f"{address}/32", "dev", "lo"], check=True)
 
 

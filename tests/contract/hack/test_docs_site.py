@@ -4,7 +4,6 @@ import functools
 import http.server
 import json
 import subprocess
-import threading
 from contextlib import contextmanager
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from cluster import places
 from cluster.polling import eventually
 from cluster.systems.browser import Browser
+from tests.fakes.web_server import serving
 
 pytestmark = pytest.mark.real
 
@@ -29,14 +29,8 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 @contextmanager
 def served(folder):
     """Serve a folder of files; yield the URL."""
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+    with serving(functools.partial(Quiet, directory=str(folder))) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 @pytest.mark.long_only  # the site is built with mermaid, which npm fetches

@@ -22,6 +22,7 @@ from cluster.polling import eventually
 from cluster.ports import free_block
 from tests.contract.kubelet.conftest import NAMESPACE, Site
 from tests.fakes.local_connection import LocalConnections
+from tests.fakes.web_server import Handler, serving
 
 pytestmark = pytest.mark.real
 FORMS = {"websocket": "true", "spdy": "false"}
@@ -29,31 +30,18 @@ FORMS = {"websocket": "true", "spdy": "false"}
 SIZE = 3 * 2**20
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Echo(Handler):
     protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:
+    def respond(self) -> None:
         content = self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-class WebServer(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 100
+        self.answer(content, headers={"Content-Length": str(len(content))})
 
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    with WebServer(("127.0.0.1", 0), Handler) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        yield made.server_address[1]
-        made.shutdown()
+    with serving(Echo) as made:
+        yield made.server_port
 
 
 @pytest.fixture
