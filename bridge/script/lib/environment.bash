@@ -18,7 +18,7 @@ container_variables() {
         PODBRIDGE_GROUP_SIZE | PODBRIDGE_GROUP_RANK | PODBRIDGE_GROUP_HOSTS | PODBRIDGE_GROUP_HOSTFILE)
             before+=("$name" "${!name}")
             ;;
-        MASTER_ADDR | MASTER_PORT | WORLD_SIZE | RANK)
+        MASTER_ADDR | MASTER_PORT | WORLD_SIZE | RANK | PET_RDZV_CONF)
             [[ ! $RENDEZVOUS_PORT ]] || before+=("$name" "${!name}")
             ;;
         *)

@@ -33,20 +33,19 @@ make_hosts() {
 # make_rendezvous MEMBERS: export the variables, and write run/hostfile: a line for each rank. Where containers do not have
 # run/hosts, addresses stand for the names.
 make_rendezvous() {
-    local address hosts members=()
+    local address hosts names=()
     while read -r address hosts; do
-        if [[ -e run/hosts && $hosts ]]; then
-            members+=("${hosts%% *}")
-        else
-            members+=("$address")
-        fi
+        [[ -e run/hosts && $hosts ]] || hosts=$address
+        names+=("${hosts%% *}")
     done <<<"$1"
     if [[ $RENDEZVOUS_PORT ]]; then
-        export MASTER_ADDR=${members[0]} MASTER_PORT=$RENDEZVOUS_PORT
-        export WORLD_SIZE=${PODBRIDGE_GROUP_SIZE:-1} RANK=${PODBRIDGE_GROUP_RANK:-0}
+        RANK=${PODBRIDGE_GROUP_RANK:-0}
+        # PET_: else no container, with its machine's name, is the host of torchrun's store
+        export RANK MASTER_ADDR=${names[0]} MASTER_PORT=$RENDEZVOUS_PORT
+        export WORLD_SIZE=${PODBRIDGE_GROUP_SIZE:-1} PET_RDZV_CONF=is_host=$((!RANK))
     fi
     [[ $HOSTFILE ]] || return 0
-    printf '%s\n' "${members[@]}" >run/hostfile && chmod 644 run/hostfile || return 1
+    printf '%s\n' "${names[@]}" >run/hostfile && chmod 644 run/hostfile || return 1
     export PODBRIDGE_GROUP_HOSTFILE=$HOSTFILE
     [[ -e run/hosts ]] || PODBRIDGE_GROUP_HOSTFILE=$PWD/run/hostfile
 }

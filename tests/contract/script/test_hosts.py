@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real
 home, site = fixtures("podman", "charliecloud", "apptainer", "none")
 ALIASES = [{"ip": "192.0.2.7", "hostnames": ["db", "db.example"]}]
 LINES = "192.0.2.1\ttrain-0.train.default train-0\n192.0.2.2\ttrain-1.train.default train-1\n"
-NAMED = "env | LC_ALL=C sort | grep -E '^(PODBRIDGE_GROUP|MASTER|WORLD_SIZE|RANK)'"
+NAMED = "env | LC_ALL=C sort | grep -E '^(PODBRIDGE_GROUP|MASTER|PET|WORLD_SIZE|RANK)'"
 SHOW = f'grep -v "^#" /etc/hosts; {NAMED}; echo no >>/etc/hosts; cat "$PODBRIDGE_GROUP_HOSTFILE"'
 
 
@@ -57,6 +57,7 @@ def test_members_of_a_group_find_each_other(site):
         assert lines[lines.index("MASTER_ADDR=train-0.train.default") :] == [
             "MASTER_ADDR=train-0.train.default",
             f"MASTER_PORT={port}",
+            "PET_RDZV_CONF=is_host=0",
             "PODBRIDGE_GROUP_HOSTFILE=/etc/podbridge/hostfile",
             "PODBRIDGE_GROUP_HOSTS=node-0,node-1",
             "PODBRIDGE_GROUP_RANK=1",
@@ -77,8 +78,9 @@ def test_without_namespaces_the_machine_keeps_its_file(ordinary):
         annotations={names.RENDEZVOUS: "torch,hostfile"},
         environment={"PATH": path},
     )
-    master, port, file, rank, size, address = job.log().splitlines()
+    master, port, store, file, rank, size, address = job.log().splitlines()
     assert (master, rank, size) == (f"MASTER_ADDR={address}", "RANK=0", "WORLD_SIZE=1"), job.everything()
+    assert store == "PET_RDZV_CONF=is_host=1"
     assert file == f"PODBRIDGE_GROUP_HOSTFILE={job.folder}/run/hostfile"
     assert port == f"MASTER_PORT={20_000 + crc32(UID.encode()) % 10_000}"
     assert "the containers see its own /etc/hosts" in (job.folder / "script.log").read_text()
