@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from bridge.errors import SiteRefusedError
 from bridge.protocol.nats.messages import Logs
 from bridge.site.jobs.job_record import JobRecord, Meta
-from bridge.site.logs.log_reader import read_log
+from bridge.site.logs import log_reader
+from bridge.site.logs.log_reader import LOOK_PERIOD, POLL, read_log
 from tests.fakes.clock import FakeClock
 from tests.unit.site.conftest import OWNER, UID
 
@@ -220,6 +221,17 @@ def test_a_log_is_followed_until_its_container_ends(tmp_path: Path) -> None:
         return False
 
     assert read(path, over=False, wait=more, follow=True) == b"1\n2\n3\n4\n"
+
+
+def test_a_log_without_new_lines_costs_a_look_at_its_container_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Any] = []
+    monkeypatch.setattr(log_reader, "_has_ended", looks.append)
+    polls = round(10 * LOOK_PERIOD / POLL)
+    waits = iter([False] * polls)
+    assert read(job(tmp_path, b"1\n"), over=False, wait=lambda: next(waits, True), follow=True) == b"1\n"
+    assert 5 < len(looks) <= 11  # one at the beginning
 
 
 def test_a_followed_log_ends_with_its_run_when_the_container_starts_again(tmp_path: Path) -> None:

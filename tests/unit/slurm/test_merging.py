@@ -99,6 +99,12 @@ def test_a_job_of_others_is_asked_for_once() -> None:
     assert needs(view, {2: "COMPLETED"}, expected=hope).jobs == (2,)
 
 
+def test_a_job_of_others_is_forgotten_when_it_leaves_the_list() -> None:
+    view = step(PollState(), {1: "RUNNING", 2: "RUNNING"}, {i: job(i, "RUNNING", THEIRS) for i in (1, 2)})
+    assert view.foreign.keys() == {1, 2}
+    assert step(view, {2: "RUNNING"}).foreign.keys() == {2}
+
+
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETED"])
 @pytest.mark.parametrize("other", [None, THEIRS])
 def test_another_users_job_with_the_id_of_ours_ends_the_old_entry(state: str, other: JobLink | None) -> None:

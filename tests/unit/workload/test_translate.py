@@ -35,6 +35,11 @@ def test_a_plain_pod():
     assert request.excluded_nodes == ("n1", "n2")
 
 
+def test_a_pod_without_requests_leaves_cpus_and_memory_to_slurm():
+    request = ask(pod())
+    assert (request.cpus, request.memory_mib, request.gres) == (0, 0, ())
+
+
 def test_annotations_win():
     request = ask(
         pod(
