@@ -76,7 +76,9 @@ pause() {
 share_devices() {
     local name devices
     ((GPUS)) || return 0
-    for name in CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK; do
+    # podman and enroot use these numbers; srun passes on those of the first machine
+    [[ ! ${SLURM_STEP_GPUS-} ]] || export SLURM_JOB_GPUS=$SLURM_STEP_GPUS
+    for name in SLURM_JOB_GPUS SLURM_STEP_GPUS CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK; do
         [[ ${!name-} ]] || continue
         IFS=, read -r -a devices <<<"${!name}"
         ((${#devices[@]} > GPUS)) || continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from bridge.errors import SiteRefusedError
 from cluster.polling import eventually
 from cluster.systems import install
-from tests.contract.site import gangs
+from tests.contract.site import gangs, jobs
 
 pytestmark = pytest.mark.real
 
@@ -50,6 +51,39 @@ def test_a_pod_takes_the_place_of_one_that_is_over(site: Any) -> None:
         ["0", "2", "256M", "1"],
         ["1", "2", "256M", "1"],
     ]
+
+
+@pytest.mark.parametrize("driver", [{}, {"gpus": 0, "gpu_resource": ""}])
+def test_each_pod_has_its_own_gpus_of_those_that_slurm_gave_the_job(site: Any, driver: dict[str, Any]) -> None:
+    """Two pods on a node; another job has a GPU of one node, so that the nodes give the group different ones.
+
+    ``driver``: of a heterogeneous job, the first pod.
+    """
+    gpus = {"gpus": 2, "gpu_resource": "nvidia.com/gpu"}
+    other = site.submit("sleep 600", gpus=1, gpu_resource="nvidia.com/gpu")
+    site.wait(other, "running", site.patience)
+    group = gangs.Group(site, 3 if driver else 4, gpus, {0: driver} if driver else {})
+    group.submit_all('echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $SLURM_JOB_GPUS"; sleep 3')
+    expected = given(site, group.wait("running")[0].job_id)
+    group.wait("ended")
+    seen: dict[str, list[int]] = {}
+    for rank in range(1 if driver else 0, group.size):
+        node, devices, numbers = group.log(rank)[0].split()
+        assert (devices, len(devices.split(","))) == (numbers, 2)
+        seen.setdefault(node, []).extend(map(int, devices.split(",")))
+    assert {node: sorted(numbers) for node, numbers in seen.items()} == expected
+    group.check_nothing_left()
+    jobs.cancel(site, other)
+
+
+def given(site: Any, job: str) -> dict[str, list[int]]:
+    """Return the GPUs of a job on each node that gives it any."""
+    text = site.cluster.run_slurm("scontrol", "show", "job", "--details", job)
+    result: dict[str, list[int]] = {}
+    for node, indices in re.findall(r"Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=gpu:\d+\(IDX:([\d,-]+)\)", text):
+        bounds = [part.partition("-") for part in indices.split(",")]
+        result[node] = [n for first, _, last in bounds for n in range(int(first), int(last or first) + 1)]
+    return result
 
 
 @pytest.mark.not_on("26.05", reason="its root directory has no pivot_root; tests/e2e/pools has apptainer there")

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from bridge.protocol.model.requests import PlaceInJob
 from bridge.protocol.nats.messages import SubmitMessage
+from bridge.site import watcher
+from bridge.site.jobs.job_folder import JobFolder
 from tests.unit.site.conftest import OWNER
 
 SIZE = 20
@@ -75,3 +79,14 @@ def test_pods_that_wait_for_the_others_have_no_events(world: Any) -> None:
     assert world.events == []
     submit(world, SIZE - 1, grouped=True)
     assert [(status.reason, status.job_id) for _, status in world.events] == [("", "1")] * SIZE
+
+
+def test_a_pod_that_arrives_is_read_and_not_those_that_are_here(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work for a group grows with its size, not with the square."""
+    monkeypatch.setattr(watcher, "REREAD", 0)
+    read, counts = JobFolder.read, Counter[int]()
+    for rank in range(SIZE - 1):
+        monkeypatch.setattr(JobFolder, "read", lambda folder, rank=rank: counts.update([rank]) or read(folder))
+        submit(world, rank, grouped=True)
+        world.look(1)
+    assert counts[1] == counts[SIZE - 2] > 0

@@ -35,6 +35,7 @@ from tests.unit.site.test_pbs import made as pbs
 from tests.unit.site.test_slurm import slurm
 
 LAUNCHER = Path(launcher.__file__).with_name("launcher.bash")
+WRAPPER = LAUNCHER.with_name("wrapper.bash")
 
 
 @pytest.fixture
@@ -253,6 +254,18 @@ def test_the_launcher_finds_the_machine_and_the_gpus_of_each_rank(request: Batch
             device += part.gpus
         machine += part.machines
     assert found[:-1] == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "shown"),
+    [("0", "4,5 0,1 4,5"), ("2", "6,7 2,3 6,7"), ("", "6,7 2,3 6,7")],
+)
+def test_a_pod_gets_its_part_of_the_gpus_by_each_of_their_names(first: str, shown: str) -> None:
+    """Slurm names GPUs of the machine, and those that the job may use from 0 on; srun passes on the first machine's."""
+    given = "SLURM_JOB_GPUS=0,1,2,3 SLURM_STEP_GPUS=4,5,6,7 CUDA_VISIBLE_DEVICES=0,1,2,3 GPUS=2 DEVICE=2"
+    run = f". {shlex.quote(str(WRAPPER))}\n{given}\nshare_devices {first}\n"
+    run += 'echo "$SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES $SLURM_STEP_GPUS"'
+    assert subprocess.run(["bash", "-c", run], capture_output=True, text=True, check=True).stdout == f"{shown}\n"
 
 
 # --- what Slurm shows -------------------------------------------------------------------------------------------------
