@@ -179,14 +179,14 @@ find_address() {
 # find_source: ADDRESS is the machine's on the route to an address for documentation (RFC 5737): to connect a UDP socket
 # sends nothing, and the kernel lists both ends, in the machine's byte order.
 find_source() {
-    local lines socket own words=(6 4 2 0)
-    { exec {socket}<>/dev/udp/192.0.2.1/9; } 2>/dev/null || return
+    local lines socket
+    exec {socket}<>/dev/udp/192.0.2.1/9 || return
     mapfile -t lines </proc/net/udp
     exec {socket}>&-
-    [[ ${lines[*]} =~ ([0-9A-F]{8}):[0-9A-F]{4}\ (010200C0|C0000201):0009 ]] || return
-    own=${BASH_REMATCH[1]}
-    [[ ${BASH_REMATCH[2]} == 0* ]] || words=(0 2 4 6)
-    printf -v ADDRESS '%d.%d.%d.%d' "0x${own:words[0]:2}" "0x${own:words[1]:2}" "0x${own:words[2]:2}" "0x${own:words[3]:2}"
+    [[ ${lines[*]} =~ (..)(..)(..)(..):....\ (010200C0|C0000201):0009 ]] || return
+    set -- "${BASH_REMATCH[@]:1:4}"
+    [[ ${BASH_REMATCH[5]} == C* ]] || set -- "$4" "$3" "$2" "$1"
+    printf -v ADDRESS '%d.%d.%d.%d' "${@/#/0x}"
 } 2>/dev/null
 
 # remove FILE...: those that exist.

@@ -211,7 +211,10 @@ end_of_log() {
 index_log() {
     local i=$1 log=logs/${NAME[$1]} sizes
     [[ -e $log.log ]] || return
-    read -r -d '' -a sizes < <(stat -c %s "$log.log" "$log.index" 2>/dev/null)
+    RESULT=0
+    # what the collector has written is the length, unless a cut or the container itself has truncated the log
+    ((++LOOKS[i] % 256)) && [[ $LOG_CUT != copy ]] && collected "${COLLECTOR[i]}"
+    ((sizes = RESULT)) || read -r -d '' -a sizes < <(stat -c %s "$log.log" "$log.index" 2>/dev/null)
     LOG_SIZE[i]=$((LOG_BASE[i] + sizes[0]))
     if ((LOG_SIZE[i] < LOG_FIRST[i])); then
         # the container itself has truncated it

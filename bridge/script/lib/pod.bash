@@ -309,7 +309,7 @@ last_state() {
 stand_guard() {
     trap '' TERM INT HUP
     # nobody writes to it
-    { [[ -p run/guard ]] && exec {WAKE}<>run/guard; } 2>/dev/null || WAKE=''
+    [[ ! $WAKE ]] || exec {WAKE}<>run/guard || WAKE=''
     while kill -0 "$1"; do
         nap 1
     done
