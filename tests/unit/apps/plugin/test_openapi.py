@@ -50,7 +50,7 @@ def test_the_command_needs_one_source_of_pools():
     for arguments in ([], ["--site", "site.toml", "--nats", "nats://127.0.0.1:4222"]):
         result = CliRunner().invoke(cli, ["plugin", *arguments])
         assert (result.exit_code, "exactly one of" in result.output) == (2, True)
-    result = CliRunner().invoke(cli, ["plugin", "--nats", "nats://127.0.0.1:4222"])
+    result = CliRunner().invoke(cli, ["plugin", "--nats", "nats://127.0.0.1:4222", "--listen", "127.0.0.1:0"])
     assert (result.exit_code, "--owner" in result.output) == (2, True)
 
 
