@@ -25,6 +25,8 @@ SLOT_ATTRIBUTES = (
 )  # fmt: skip
 PARALLEL, SECOND_RUN = 11, 113
 """``JobUniverse`` of a job on several machines; exit code of its command if the job has run before."""
+NOT_ACTIVATED = 1006
+"""``VacateReasonCode`` of a job that could not be started on one of its machines."""
 # in the directory of the pod; without quotes, which the words of submit files would have to double
 _COMMAND = "exec bash ./job.sh >>script.log 2>&1"
 # a schedd runs a job of the parallel universe again, at once, if it has lost one of its machines

@@ -251,10 +251,16 @@ def _remove_condition(request: batch_interface.BatchJobRequest) -> str:
     """Return the condition that ends a job: it has lost its machine, and must not start again; or it runs too long.
 
     The shadow of a job of the parallel universe evaluates it with the attributes that the job had before its start, in
-    particular JobStatus 1 (seen with 23.9).
+    particular JobStatus 1 (seen with 23.9). The schedd may match a job with a machine that no longer answers; the job
+    has not begun, and the schedd matches it again.
     """
     is_parallel = request.machines > 1
-    conditions = [f"(JobStatus == 1 && {'LastJobStatus == 2' if is_parallel else 'NumJobStarts > 0'})"]
+    is_lost = "JobStatus == 1 && NumJobStarts > 0"
+    if is_parallel:
+        # the shadow writes NumJobStarts some seconds after the start, and not at all if it is killed before
+        has_begun = f"NumJobStarts > 0 || (LastJobStatus == 2 && VacateReasonCode =!= {text.NOT_ACTIVATED})"
+        is_lost = f"JobStatus == 1 && RemoteHost =?= undefined && ({has_begun})"
+    conditions = [f"({is_lost})"]
     if request.time_limit is not None:
         running_since = "JobCurrentStartDate" if is_parallel else "EnteredCurrentStatus"
         is_running = "RemoteHost =!= undefined" if is_parallel else "JobStatus == 2"

@@ -153,7 +153,8 @@ def test_a_group_on_several_machines_is_a_parallel_job(tmp_path: Path) -> None:
     } <= set(written)  # fmt: skip
     remove = next(line for line in written if line.startswith("periodic_remove"))
     assert remove == (
-        "periodic_remove = (JobStatus == 1 && LastJobStatus == 2)"
+        "periodic_remove = (JobStatus == 1 && RemoteHost =?= undefined"
+        " && (NumJobStarts > 0 || (LastJobStatus == 2 && VacateReasonCode =!= 1006)))"
         " || (RemoteHost =!= undefined && time() - JobCurrentStartDate > 91)"
     )
 
