@@ -36,7 +36,7 @@ PARTS: Mapping[str, Part] = {
     "kills": Part(20, "a kill after every call and every write, and 100 kills of a storm"),
     "sites": Part(20, "150 kills of daemons of sites, NATS servers and the hub, and 75 while pods race"),
     "outages": Part(15, "outages of sites, nodes, NATS servers, plugins and the API server"),
-    "condor": Part(15, "groups and sessions at an HTCondor, and nodes that a site's Slurm loses"),
+    "condor": Part(17, "groups and sessions at an HTCondor, and nodes that a site's Slurm loses"),
     "install": Part(20, "chart, kind, quick start, traces"),
     "release": Part(15, "release, docs site, kube-score"),
     "services": Part(10, "JupyterHub, whose servers are pods at sites, Dask with workers there, and kube-proxy"),

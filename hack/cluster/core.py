@@ -365,6 +365,7 @@ class Cluster(Parts):
         kill_inside(self.state / "slurm", SEEN_AS)
         realnode.end(self.state / realnode.FOLDER)
         pools.end(self.state)
-        self._pools.nats.hosts.stop()
+        for hosts in self._pools.hosts:
+            hosts.stop()
         for name in self.processes.names():
             self.processes.forget(name)

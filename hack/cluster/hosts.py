@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import os
 import shutil
+import signal
 from collections.abc import Sequence
 
 from cluster.errors import ClusterError
@@ -31,6 +33,12 @@ class Hosts:
         """The address of this machine in the network."""
         return str(self._network[1])
 
+    @property
+    def lines(self) -> str:
+        """Lines of /etc/hosts for all hosts and this machine."""
+        addresses = {self.own_address: os.uname().nodename} | {self.address(name): name for name in self.names}
+        return "".join(f"{address} {name}\n" for address, name in addresses.items()) if self.names else ""
+
     def enter(self, name: str) -> list[str]:
         """Return the prefix of a command that runs on a host."""
         return [_ip(), "netns", "exec", self.namespace(name)]
@@ -49,6 +57,8 @@ class Hosts:
             _run("-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
             _run("-n", space, "link", "set", "eth0", "up")
             _run("-n", space, "link", "set", "lo", "up")
+            # programs ask for the source address of a route to find the address of their machine
+            _run("-n", space, "route", "add", "default", "dev", "eth0")
 
     def stop(self) -> None:
         """Remove the network; safe to repeat. Processes on the hosts must have ended."""
@@ -67,6 +77,13 @@ class Hosts:
     def mend(self, name: str) -> None:
         """Connect a host again."""
         _run("link", "set", self._link(name), "master", self._bridge)
+
+    def kill(self, name: str) -> None:
+        """Kill all processes of a host."""
+        while pids := run([_ip(), "netns", "pids", self.namespace(name)]).split():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
 
     def namespace(self, name: str) -> str:
         """Return the name of a host's network namespace."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterError
+from cluster.hosts import Hosts
 from cluster.systems import debian, images, nats, sites
 from cluster.systems.kube import Api, is_ready
 from cluster.systems.nats import NatsSetup
@@ -55,6 +56,12 @@ class Pools:
             self.sites[name] = dataclasses.replace(site, readable=tuple(readable))
             self.ports += site.ports
 
+    @property
+    def hosts(self) -> list[Hosts]:
+        """Return the networks of NATS and of the sites that have hosts of their own."""
+        networks = [self.nats.hosts, *(site.hosts for site in self.sites.values())]
+        return [hosts for hosts in networks if hosts.names]
+
     def needs(self) -> dict[str, list[str]]:
         """Return the arguments of :func:`cluster.systems.install.ensure` for them."""
         slurm = [site.version for site in self.sites.values() if isinstance(site, SlurmSite)]
@@ -71,7 +78,8 @@ class Pools:
         if not self.sites:
             return
         self.nats.write()
-        self.nats.hosts.start()
+        for hosts in self.hosts:
+            hosts.start()
         for name, site in self.sites.items():
             site.write()
             if site.runtime != "none":

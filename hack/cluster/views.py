@@ -23,13 +23,19 @@ SHARED = ("/root", "/home", "/tmp", "/proc", "/sys", "/dev")
 
 ``/root`` first: it may contain the root folder itself, whose mounts would otherwise be mounted twice.
 """
-ACCOUNTS = ("passwd", "group")
+ETC = ("passwd", "group", "hosts")
+"""Files of the site that replace those of the root, if the site has them."""
 MACHINE = "machine-"
 """Prefix of the site's files for the machine's own root."""
 
 
-def write_accounts(root: Path, folder: Path, users: Mapping[str, int], prefix: str = "") -> None:
-    """Write ``passwd`` and ``group`` of ``root`` into ``folder``, with more users (name -> uid)."""
+def write_accounts(root: Path, folder: Path, users: Mapping[str, int], prefix: str = "", hosts: str = "") -> None:
+    """Write ``passwd`` and ``group`` of ``root`` into ``folder``, with more users (name -> uid).
+
+    With ``hosts``, lines of ``/etc/hosts``, also ``hosts``.
+    """
+    if hosts:
+        folder.joinpath(f"{prefix}hosts").write_text(root.joinpath("etc", "hosts").read_text() + hosts)
     for name, line in (("passwd", "{0}:x:{1}:{1}::/tmp:/bin/sh\n"), ("group", "{0}:x:{1}:\n")):
         known = root.joinpath("etc", name).read_text()
         folder.joinpath(f"{prefix}{name}").write_text(known + "".join(line.format(*user) for user in users.items()))
@@ -81,7 +87,7 @@ def user_view(folder: Path, uid: int, needed: Sequence[Path], variables: dict[st
     ``root`` is that of the site's tools.
     """
     lines = [f"mount --bind {_q(folder)} {SEEN_AS}"]
-    lines += [f"mount --bind {SEEN_AS}/etc/{MACHINE}{name} /etc/{name}" for name in ACCOUNTS]
+    lines.append(_mount_etc(f"{SEEN_AS}/etc/{MACHINE}", "/etc/"))
     lines += _opened(needed)
     if root != Path("/"):
         lines += _mounts(root, SEEN_AS, run=True)
@@ -109,15 +115,19 @@ def _opened(needed: Sequence[Path]) -> list[str]:
 def _mounts(root: Path, folder: str, run: bool) -> list[str]:
     """Return the commands that mount everything below ``root``."""
     if root == Path("/"):
-        accounts = [f"mount --bind {SEEN_AS}/etc/{name} /etc/{name}" for name in ACCOUNTS]
-        return [f"mount --rbind {_q(folder)} {SEEN_AS}", *accounts]
+        return [f"mount --rbind {_q(folder)} {SEEN_AS}", _mount_etc(f"{SEEN_AS}/etc/", "/etc/")]
     lines = [f"R={_q(root)}", 'mount --rbind "$R" "$R"']
     lines += [f'mount --rbind {path} "$R{path}"' for path in SHARED]
     lines.append(f'mount --rbind {_q(folder)} "$R{SEEN_AS}"')
-    lines += [f'mount --bind "$R{SEEN_AS}/etc/{name}" "$R/etc/{name}"' for name in ACCOUNTS]
+    lines.append(_mount_etc(f"$R{SEEN_AS}/etc/", "$R/etc/"))
     if run:
         lines.append(f'mount --bind "$R{SEEN_AS}/run" "$R/run"')
     return lines
+
+
+def _mount_etc(own: str, etc: str) -> str:
+    mount = f'[ ! -e "{own}$file" ] || mount --bind "{own}$file" "{etc}$file"'
+    return f"for file in {' '.join(ETC)}; do {mount}; done"
 
 
 def _exports(variables: dict[str, str]) -> str:

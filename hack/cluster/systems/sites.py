@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from cluster import places, tools, views
 from cluster.errors import ClusterError
+from cluster.hosts import Hosts
 from cluster.processes import kill_inside, kill_user, run
 from cluster.systems import debian, slurm
 from cluster.systems.condor import TOOLS as CONDOR_TOOLS
@@ -59,6 +60,11 @@ class Site:
     def work(self) -> Path:
         """The submitter's folder, ``folder`` of its configuration, as seen by root: ``<work>/jobs/<uid>``."""
         return self.folder / "home" / "podbridge"
+
+    @property
+    def hosts(self) -> Hosts:
+        """Its machines that are hosts of their own."""
+        return Hosts(self.first_port, ())
 
     @property
     def images(self) -> Path:
@@ -110,8 +116,8 @@ class Site:
         home.chmod(0o700)
         os.chown(home, self.uid, self.uid)
         users = {USER: self.uid}
-        views.write_accounts(Path("/"), self.folder / "etc", users, views.MACHINE)
-        views.write_accounts(self.root, self.folder / "etc", users)
+        for root, prefix in ((Path("/"), views.MACHINE), (self.root, "")):
+            views.write_accounts(root, self.folder / "etc", users, prefix, self.hosts.lines)
         needed = [Path(sys.prefix), Path(sys.base_prefix), places.CHECKOUT, *self.readable]
         if self.root != Path("/"):
             needed.append(self.root)
@@ -246,6 +252,11 @@ class CondorSite(Site):
         return CondorSetup(self.folder, self.first_port, USER, self.uid, SIZE.cpus, SIZE.memory, SIZE.gpus)
 
     @property
+    def hosts(self) -> Hosts:
+        """Its machines."""
+        return self.setup.hosts
+
+    @property
     def root(self) -> Path:
         """Root folder that jobs see."""
         return debian.added_root("htcondor")
@@ -267,7 +278,7 @@ class CondorSite(Site):
 
     def describe(self) -> str:
         """Return a description."""
-        return f"{self.name}: HTCondor, containers by {self.runtime}"
+        return f"{self.name}: HTCondor, {len(self.hosts.names)} machines, containers by {self.runtime}"
 
     def daemons(self) -> dict[str, list[str]]:
         """Command line of each daemon of its batch system, in the order of starting."""

@@ -39,7 +39,7 @@ def host():
     install.ensure(machine=("ip", "nft"), modules=[install.KUBE_PROXY])
     hosts = Hosts(free_block(1), [HOST])
     hosts.start()
-    run([*hosts.enter(HOST), "ip", "route", "add", "default", "via", hosts.own_address])
+    run([*hosts.enter(HOST), "ip", "route", "replace", "default", "via", hosts.own_address])
     yield hosts
     hosts.stop()
 

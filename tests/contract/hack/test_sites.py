@@ -87,7 +87,7 @@ def test_sites_say_what_runs_containers_there(all_sites):
     said = {name: site.describe() for name, site in all_sites.sites.items()}
     assert said["slurm-site"] == "slurm-site: Slurm 24.11, 2 nodes, containers by none"
     assert said["apptainer-site"] == "apptainer-site: Slurm 26.05, 2 nodes, containers by apptainer"
-    assert said["condor-site"] == "condor-site: HTCondor, containers by none"
+    assert said["condor-site"] == "condor-site: HTCondor, 2 machines, containers by none"
 
 
 @pytest.mark.parametrize("version", ["26.05", "22.05"])

@@ -68,8 +68,11 @@ class Group:
         eventually(lambda: not any(folder.exists() for folder in folders), "no directory is left", timeout)
 
 
-def check_one_job_for_all(site: Any, machines_used: int) -> list[Any]:
-    """Four pods become one job; each has its own status, log and exit code. Return the ends."""
+def check_one_job_for_all(site: Any, machines_used: int, addresses: int = 1) -> list[Any]:
+    """Four pods become one job; each has its own status, log and exit code. Return the ends.
+
+    ``addresses``: number of the addresses that the machines have.
+    """
     group = Group(site, 4)
     command = (
         'echo "$PODBRIDGE_GROUP_RANK of $PODBRIDGE_GROUP_SIZE"; cat "$PODBRIDGE_GROUP_FILE"; '
@@ -89,6 +92,7 @@ def check_one_job_for_all(site: Any, machines_used: int) -> list[Any]:
         assert first == f"{rank} of 4"
         assert [line.split()[1:] for line in hosts] == [[f"w-{other}.sub", f"w-{other}"] for other in range(4)]
         assert (len(machines.split(",")), len({*machines.split(",")})) == (4, machines_used)
+        assert len({line.split()[0] for line in hosts}) == addresses
     group.check_nothing_left()
     return ends
 

@@ -1,4 +1,4 @@
-"""A real HTCondor: groups of pods as one job of its parallel universe, and arrays as one cluster."""
+"""A real HTCondor of two machines: groups of pods as one job of its parallel universe, and arrays as one cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pytest
 from bridge.config.pools import NatsSection
 from cluster import Cluster
 from cluster.polling import eventually
+from cluster.systems.condor import MACHINES
 from cluster.views import SEEN_AS
+from tests import processes
 from tests.contract.site import arrays, gangs
 from tests.contract.site.conftest import Site
 from tests.contract.site.session_suite import check_sessions
@@ -59,6 +61,10 @@ def site(cluster: Cluster) -> Iterator[Any]:
     made = CondorSite(cluster)
     yield made
     made.end()
+
+
+def startd(machine: str) -> str:
+    return f"{NAME}-startd-{machine}"
 
 
 def tool(cluster: Cluster, *words: str) -> str:
@@ -128,7 +134,7 @@ def restart_schedd(cluster: Cluster, config: str) -> None:
 
 # --- groups -----------------------------------------------------------------------------------------------------------
 def test_four_pods_run_as_one_job_on_two_machines(site: Any, cluster: Cluster) -> None:
-    ends = gangs.check_one_job_for_all(site, machines_used=1)
+    ends = gangs.check_one_job_for_all(site, machines_used=2, addresses=2)
     asked = ("MinHosts", "RequestCpus", "RequestMemory", "JobUniverse", "ExitCode")
     shown = tool(cluster, "condor_q", ends[0].job_id, "-af", *asked) or tool(
         cluster, "condor_history", ends[0].job_id, "-af", *asked
@@ -169,26 +175,65 @@ def test_a_job_over_its_time_limit_ends_all_pods_with_the_reason(site: Any) -> N
     group.check_nothing_left()
 
 
-def test_a_lost_machine_ends_all_pods_and_no_script_runs_again(site: Any, cluster: Cluster) -> None:
+@pytest.mark.parametrize("kill", ["starter", "startd", "machine"])
+def test_a_lost_machine_ends_all_pods_and_no_script_runs_again(site: Any, cluster: Cluster, kill: str) -> None:
+    mark = f"84{os.getpid()}.{len(kill)}"
     group = gangs.Group(site, 2, per_node=1)
-    group.submit_all("echo ran; sleep 600")
+    group.submit_all(f"echo ran; hostname; sleep {mark}")
     group.wait("running")
-    kill_starter_of(site, group, 1)
-    assert {end.reason for end in group.wait("ended", 120)} == {"NodeFail"}
-    assert [group.log(rank) for rank in range(2)] == [["ran"]] * 2
+    ran = eventually(lambda: all(map(len, found := [group.log(rank)[1:] for rank in range(2)])) and found, "both run")
+    machine = ran[1][0]
+    if kill == "starter":
+        kill_starter_of(site, group, 1)
+    else:
+        cluster.kill(startd(machine))
+    if kill == "machine":
+        cluster.sites[NAME].hosts.kill(machine)
+    try:
+        assert {end.reason for end in group.wait("ended", 120)} == {"NodeFail"}
+        assert [group.log(rank) for rank in range(2)] == [["ran", *names] for names in ran]
+        eventually(lambda: not processes.with_word(mark), "no pod runs on", 60)
+        group.check_nothing_left()
+    finally:
+        start_again(cluster, machine)
+
+
+def test_a_group_waits_while_the_schedd_assigns_a_lost_machine_to_it(site: Any, cluster: Cluster) -> None:
+    """The schedd still has the claims of the first group."""
+    group = gangs.Group(site, 2, per_node=1)
+    group.submit_all("true")
+    assert {end.outcome for end in group.wait("ended")} == {"Succeeded"}
     group.check_nothing_left()
+    cluster.kill(startd(MACHINES[0]))
+    try:
+        group = gangs.Group(site, 2, per_node=1)
+        group.submit_all("hostname")
+        assert [(end.outcome, end.reason) for end in group.wait("ended", 120)] == [("Succeeded", "")] * 2
+        assert [group.log(rank) for rank in range(2)] == [[MACHINES[1]]] * 2
+        group.check_nothing_left()
+    finally:
+        start_again(cluster, MACHINES[0])
+
+
+def start_again(cluster: Cluster, machine: str) -> None:
+    """Start a startd, and a schedd that has forgotten its claims: their slots have the names of the new ones."""
+    if cluster.pid(startd(machine)):
+        return
+    cluster.start_daemon(startd(machine))
+    cluster.stop_daemon(f"{NAME}-schedd")
+    cluster.start_daemon(f"{NAME}-schedd")
 
 
 def kill_starter_of(site: Any, group: gangs.Group, rank: int) -> None:
     """End the daemon of HTCondor that watches the script of a pod, as the loss of its machine does."""
     script = f"{group.pods[rank]}/job.sh"
-    processes = {int(path.name): path for path in Path("/proc").iterdir() if path.name.isdecimal()}
+    running = {int(path.name): path for path in Path("/proc").iterdir() if path.name.isdecimal()}
 
     def parent(pid: int) -> int:
-        return int((processes[pid] / "stat").read_text().rpartition(")")[2].split()[1])
+        return int((running[pid] / "stat").read_text().rpartition(")")[2].split()[1])
 
-    pid = next(pid for pid, path in processes.items() if script in read(path / "cmdline"))
-    while "condor_starter" not in read(processes[pid] / "cmdline"):
+    pid = next(pid for pid, path in running.items() if script in read(path / "cmdline"))
+    while "condor_starter" not in read(running[pid] / "cmdline"):
         pid = parent(pid)
     os.kill(pid, signal.SIGKILL)
 
@@ -202,8 +247,9 @@ def read(path: Path) -> str:
 def test_without_a_dedicated_scheduler_no_group_is_announced_or_waits(site: Any, cluster: Cluster) -> None:
     config = cluster.sites[NAME].folder / "etc" / "condor_config"
     config.write_text(config.read_text().replace("DedicatedScheduler@podbridge-site@", "DedicatedScheduler@other@"))
-    cluster.stop_daemon(f"{NAME}-startd")
-    cluster.start_daemon(f"{NAME}-startd")
+    for machine in MACHINES:
+        cluster.stop_daemon(startd(machine))
+        cluster.start_daemon(startd(machine))
     eventually(lambda: site.announced and not site.announced[-1].gangs, "no groups are announced", 30)
     group = gangs.Group(site, 2, per_node=1)
     group.submit_all("true")

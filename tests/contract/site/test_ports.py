@@ -44,6 +44,7 @@ for family, host, port in ((socket.AF_INET, '127.0.0.1', int(sys.argv[1])), (soc
         while True:
             threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
     threading.Thread(target=accept).start()
+print('listening', flush=True)
 """
 """Echoes what it receives, and writes ``.end`` after the end of it. It buffers little, so that its client must wait."""
 

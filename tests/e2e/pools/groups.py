@@ -14,7 +14,7 @@ def start(world, name, site, script, annotations=None, container=None, of_job=GA
     """Create an Indexed Job with the annotations ``of_job``; return its pods once all are there."""
     container = {"name": "main", "image": "busybox", "command": ["sh", "-c", script], **(container or {})}
     container |= {"resources": {"requests": {"cpu": "1", "memory": "32Mi"}}}
-    # at the HTCondor, a slot for each pod: a group on one slot is an ordinary job
+    # at the HTCondor, a slot for each pod, on two machines: a group on one slot is an ordinary job
     per_node = 1 if site == "condor-site" else SIZE
     annotations = {"bridge.vk.io/pools": site, "bridge.vk.io/members-per-node": str(per_node), **(annotations or {})}
     pod = {"restartPolicy": "Never", "containers": [container], "subdomain": name, "terminationGracePeriodSeconds": 1}

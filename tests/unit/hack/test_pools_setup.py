@@ -67,11 +67,11 @@ def test_up_takes_sites_by_name_and_two_without():
 
 
 # --- HTCondor ---------------------------------------------------------------------------------------------------------
-def test_condor_listens_on_the_loopback_and_trusts_one_user():
+def test_condor_listens_on_the_network_of_its_machines_and_trusts_one_user():
     text = CondorSetup(Path("/site"), 20000, "someone", 7, cpus=3, memory=100, gpus=2).conf()
     lines = dict(line.split(" = ", 1) for line in text.splitlines() if " = " in line)
-    assert lines["NETWORK_INTERFACE"] == "127.0.0.1"
-    assert lines["COLLECTOR_HOST"] == "127.0.0.1:20000"
+    assert lines["NETWORK_INTERFACE"] == "10.78.32.1"
+    assert lines["COLLECTOR_HOST"] == "10.78.32.1:20000"
     assert {value for key, value in lines.items() if key.startswith("ALLOW_")} == {"someone@podbridge"}
     assert (lines["NUM_CPUS"], lines["MEMORY"], lines["MACHINE_RESOURCE_GPUS"]) == ("3", "100", "gpu0, gpu1")
 

@@ -75,8 +75,11 @@ def test_a_tool_of_the_machines_own_root_is_run_by_its_name(tmp_path):
 
 def test_accounts_are_those_of_the_root_and_more(tmp_path):
     (tmp_path / "etc").mkdir()
-    for name in views.ACCOUNTS:
+    for name in ("passwd", "group", "hosts"):
         (tmp_path / "etc" / name).write_text("root:x:0:\n")
     views.write_accounts(tmp_path, tmp_path, {"someone": 7}, "own-")
+    assert not (tmp_path / "own-hosts").exists()
+    views.write_accounts(tmp_path, tmp_path, {}, "named-", "10.0.0.1 one\n")
+    assert (tmp_path / "named-hosts").read_text() == "root:x:0:\n10.0.0.1 one\n"
     assert (tmp_path / "own-passwd").read_text() == "root:x:0:\nsomeone:x:7:7::/tmp:/bin/sh\n"
     assert (tmp_path / "own-group").read_text() == "root:x:0:\nsomeone:x:7:\n"
