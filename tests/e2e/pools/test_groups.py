@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bridge.names import FLAVOR_LIMITS
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 from cluster.ports import free_block
@@ -103,6 +104,41 @@ def test_a_group_waits_for_its_members_and_says_so(pools_world):
     pods = [world.ended(pod) for pod in (first, second)]
     assert len({world.remote_job(pod) for pod in pods}) == 1
     world.clear()
+
+
+@pytest.fixture
+def limit(pools_world):
+    """Return a function that limits the CPUs of a group at the site; a pod may have as many."""
+    world, site = pools_world, "local-site"
+
+    def configure(overrides):
+        world.cluster.stop_submitter(site)
+        world.cluster.start_submitter(site, overrides)
+        world.ready(site)
+
+    yield lambda cpus: configure({"flavors": [{"name": "f", "max_group_resources": {"cpu": cpus}}]})
+    configure({})
+
+
+def test_a_group_that_is_larger_than_a_flavor_allows_waits_with_the_limit(pools_world, limit):
+    """No pod is bound until the site allows more."""
+    world, site, name = pools_world, "local-site", "limited"
+    limit("2")
+    told = (
+        "spec.containers: no flavor of this site covers what the pod asks for: "
+        "f: at most cpu 2 for the pods of a group together"
+    )
+    eventually(lambda: FLAVOR_LIMITS in world.api("GET", f"/api/v1/nodes/{site}")["metadata"]["annotations"], "limits")
+    pods = start(world, name, site, "echo ran")
+    message = f"no pool takes the {SIZE} pods of the group: {site} ({told})"
+    for pod in pods:
+        eventually(lambda pod=pod: world.condition(pod, "PodScheduled").get("message") == message, "waits")
+    (place,) = world.explained("pod", pods[0]["metadata"]["name"], NAMESPACE)["places"]
+    assert (place["place"], place["eligible"], place["reason"]) == (site, False, told)
+    limit("3")
+    assert len({world.remote_job(world.ended(pod)) for pod in pods}) == 1
+    delete(world, name)
+    nothing_left(world, site)
 
 
 def test_two_groups_that_need_more_than_half_of_a_site_run_one_after_the_other(pools_world):
