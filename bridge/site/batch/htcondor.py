@@ -24,6 +24,8 @@ GPU_RESOURCE = "nvidia.com/gpu"
 KEPT = ("CONDOR_CONFIG", "LD_LIBRARY_PATH", "KRB5CCNAME", "BEARER_TOKEN_FILE", "_CONDOR_SEC_TOKEN_DIRECTORY")
 LARGEST_ARRAY = 20_000
 """The default of ``MAX_JOBS_PER_SUBMISSION``."""
+MOST_STARTS = 10
+"""Starts of a parallel job on machines of which one does not answer, before it ends as one that has lost a machine."""
 LEAVE = 600
 """Seconds that a completed job remains in the queue, for :meth:`CondorBatch.jobs`."""
 _JOB_ID = re.compile(r"^(\d+\.\d+)(?: - \d+\.\d+)?\s*$", re.MULTILINE | re.ASCII)
@@ -252,13 +254,14 @@ def _remove_condition(request: batch_interface.BatchJobRequest) -> str:
 
     The shadow of a job of the parallel universe evaluates it with the attributes that the job had before its start, in
     particular JobStatus 1 (seen with 23.9). The schedd may match a job with a machine that no longer answers; the job
-    has not begun, and the schedd matches it again.
+    has not begun, and the schedd matches it again, a limited number of times: the machine may be the same each time.
     """
     is_parallel = request.machines > 1
     is_lost = "JobStatus == 1 && NumJobStarts > 0"
     if is_parallel:
         # the shadow writes NumJobStarts some seconds after the start, and not at all if it is killed before
-        has_begun = f"NumJobStarts > 0 || (LastJobStatus == 2 && VacateReasonCode =!= {text.NOT_ACTIVATED})"
+        is_over = f"VacateReasonCode =!= {text.NOT_ACTIVATED} || NumShadowStarts > {MOST_STARTS}"
+        has_begun = f"NumJobStarts > 0 || (LastJobStatus == 2 && ({is_over}))"
         is_lost = f"JobStatus == 1 && RemoteHost =?= undefined && ({has_begun})"
     conditions = [f"({is_lost})"]
     if request.time_limit is not None:

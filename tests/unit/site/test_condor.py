@@ -154,7 +154,7 @@ def test_a_group_on_several_machines_is_a_parallel_job(tmp_path: Path) -> None:
     remove = next(line for line in written if line.startswith("periodic_remove"))
     assert remove == (
         "periodic_remove = (JobStatus == 1 && RemoteHost =?= undefined"
-        " && (NumJobStarts > 0 || (LastJobStatus == 2 && VacateReasonCode =!= 1006)))"
+        " && (NumJobStarts > 0 || (LastJobStatus == 2 && (VacateReasonCode =!= 1006 || NumShadowStarts > 10))))"
         " || (RemoteHost =!= undefined && time() - JobCurrentStartDate > 91)"
     )
 
