@@ -38,9 +38,18 @@ BROWSER = {
 """The same, for tests of the web page."""
 PYTHONS = {"3.13": ("trixie", "python3.13", "usr/bin/python3.13"), "3.14": ("sid", "python3.14", "usr/bin/python3.14")}
 """Versions of Python for the unit tests: suite, package, and a file of the package."""
+MPICH = {"libmpich": ("trixie", "libmpich12", "usr/lib/x86_64-linux-gnu/libmpich.so.12")}
+"""The same, for an image with an MPI of another version than its site has."""
 OPENMPI = {"openmpi": ("trixie", "libopenmpi40", "usr/lib/x86_64-linux-gnu/libmpi.so.40")}
 """The same, for tests of PMIx, which this Slurm has as a plugin."""
-_ALL = ADDED | OPENMPI | BESIDE_APPTAINER | BROWSER | {f"python{version}": found for version, found in PYTHONS.items()}
+_ALL = (
+    ADDED
+    | MPICH
+    | OPENMPI
+    | BESIDE_APPTAINER
+    | BROWSER
+    | {f"python{version}": found for version, found in PYTHONS.items()}
+)
 MACHINE = {
     "shellcheck": "shellcheck",
     "busybox": "busybox-static",

@@ -48,6 +48,19 @@ def write_busybox(folder: Path) -> None:
         (folder / name).symlink_to(NAMES[0])
 
 
+def add_programs(folder: Path, name: str, root: Path, *paths: str) -> None:
+    """Add an image to those of :func:`write_busybox`: busybox, and what a root folder has at these paths.
+
+    The libraries of programs are added too. Links are followed in the root folder, where they may be absolute.
+    """
+    image = folder / name
+    shutil.copytree(folder / NAMES[0], image, symlinks=True)
+    pack = """{ printf '%s\\n' "$@"; ldd "$@" 2>/dev/null | grep -o '/[^ :]*'; } | sort -u | tar -ch -T - 2>/dev/null"""
+    packed = subprocess.Popen(["chroot", root, "sh", "-c", pack, "sh", *paths], stdout=subprocess.PIPE)
+    subprocess.run(["tar", "-x", "-C", image], stdin=packed.stdout, check=True)
+    packed.wait()
+
+
 @dataclass(frozen=True)
 class Entry:
     """An image of an archive."""

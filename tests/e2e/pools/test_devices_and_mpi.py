@@ -5,7 +5,7 @@ import re
 import pytest
 
 from cluster.polling import eventually
-from cluster.systems import install
+from cluster.systems import debian, images, install
 from tests.e2e.pools.cases import pod, sh
 from tests.e2e.pools.groups import delete, start
 
@@ -72,6 +72,9 @@ after, before = (rank.value + 1) % size.value, (rank.value - 1) % size.value
 mpi.MPI_Sendrecv(mine, {MANY}, BYTE, after, 0, other, {MANY}, BYTE, before, 0, WORLD, NO_STATUS)
 mpi.MPI_Barrier(WORLD)
 heard = {{other.raw[0], other.raw[{MANY} - 1]}}
+version, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+mpi.MPI_Get_library_version(version, ctypes.byref(length))
+print(version.value.decode().splitlines()[0])
 print(f"rank {{rank.value}} of {{size.value}}: sum {{total.value}}, from before {{bytes(heard).decode()}}", flush=True)
 mpi.MPI_Finalize()
 """
@@ -99,6 +102,16 @@ BY_MPI = {
     # the interfaces of other tests come and go
     "env": [{"name": "UCX_NET_DEVICES", "value": "lo"}],
 }
+NOT_LOCAL = {"name": "MPIR_CVAR_NOLOCAL", "value": "1"}
+"""Pods of one machine have no memory in common, which this MPICH expects."""
+IMAGE = "with-mpich"
+PYTHON = "/usr/bin/python3.13"
+IN_IMAGE = (
+    PYTHON,
+    "/usr/lib/python3.13",
+    *(f"/usr/lib/x86_64-linux-gnu/{name}" for name in ("libffi.so.8", "libmpich.so.12")),
+)
+"""Of a Debian that is older than that of the site's nodes, with an older MPICH."""
 
 
 def said(rank):
@@ -107,13 +120,11 @@ def said(rank):
     return f"rank {rank} of {RANKS}: sum {total}, from before {chr(65 + (rank - 1) % RANKS)}"
 
 
-def test_the_members_of_a_group_are_one_world(for_mpi):
-    """Each pod has one process, which Slurm's srun has started; Slurm introduces them to each other."""
-    world, name = for_mpi, "world"
-    annotations = {"bridge.vk.io/mpi": "pmi2", "slurm-job.vk.io/singularity-mounts": BINDS}
+def version_in_world(world, name, annotations, container):
+    """Run a group whose processes must be one world; return the version of their MPI library."""
 
     def run():
-        pods = start(world, name, POOL, "", annotations, BY_MPI)
+        pods = start(world, name, POOL, "", {"bridge.vk.io/mpi": "pmi2", **annotations}, container)
         if all(world.ended(one)["status"].get("reason") != "NotPossibleAtSite" for one in pods):
             return pods
         delete(world, name)
@@ -121,9 +132,27 @@ def test_the_members_of_a_group_are_one_world(for_mpi):
         return None
 
     pods = eventually(run, "the hub knows the site's new configuration")
-    assert [world.logs(one).splitlines()[-1:] for one in pods] == [[said(rank)] for rank in range(RANKS)]
+    lines = [world.logs(one).splitlines()[-2:] for one in pods]
+    assert [line[1:] for line in lines] == [[said(rank)] for rank in range(RANKS)]
+    (version,) = {line[0] for line in lines}
     delete(world, name)
     world.clear()
+    return version
+
+
+def test_the_members_of_a_group_are_one_world(for_mpi):
+    """Each pod has one process, which Slurm's srun has started; Slurm introduces them to each other.
+
+    MPI is the site's, bound into an image without one, and then that of an image, which the site does not have.
+    """
+    install.ensure(added=("libmpich", "python3.13"))
+    site = for_mpi.cluster.sites[POOL]
+    images.add_programs(site.images, IMAGE, debian.added_root("libmpich"), *IN_IMAGE)
+    of_site = version_in_world(for_mpi, "bound", {"slurm-job.vk.io/singularity-mounts": BINDS}, BY_MPI)
+    own = {"image": IMAGE, "command": [PYTHON, "-c", MPI], "env": [*BY_MPI["env"], NOT_LOCAL]}
+    of_image = version_in_world(for_mpi, "own", {}, own)
+    assert of_site.startswith("MPICH Version:") and of_image.startswith("MPICH Version:")
+    assert of_site != of_image
 
 
 def test_the_processes_that_mpiexec_starts_are_one_world(for_mpi):
