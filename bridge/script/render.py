@@ -20,7 +20,7 @@ _CONSOLE_PROGRAM = programs.text(console)
 _REACH_PROGRAM = programs.text(multiplexer, pod_processes, reacher)
 _BY_PROGRAM = {"https", "grpc"}
 # mkdir reports what it has created itself: "started" in one process only, also on a shared file system. So a
-# second batch job of the pod ends here
+# second batch job of the pod ends here. The folder of a container may have this name, too
 _HEAD = """\
 #!/bin/bash
 umask 077
@@ -29,12 +29,9 @@ JOB=$PWD
 if [[ ' inside leftovers session console connector reach ' != *" ${1-} "* ]]; then
     made=$([[ -e started || -L started ]] || exec mkdir -pv started @FOLDERS@)
     MADE=$?
-    [[ $made == *started* ]] || { [[ -d started ]]; exit; }
-    if [[ ${SLURM_ARRAY_TASK_ID-} ]]; then
-        printf '%s_%s\\n' "$SLURM_ARRAY_JOB_ID" "$SLURM_ARRAY_TASK_ID"
-    else
-        printf '%s\\n' "${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}"
-    fi >started/job
+    [[ ${made%%$'\\n'*} == *[!-/a-z0-9]started* ]] || { [[ -d started ]]; exit; }
+    made=${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID-}}}}
+    printf '%s\\n' "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$made}" >started/job
 fi
 LOCALE=${LC_ALL-}
 """

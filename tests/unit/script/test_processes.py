@@ -47,3 +47,18 @@ def test_a_simple_pod():
         started = (folder / "started").read_text().split()
     assert started[0] == "mkdir"  # the programs are counted
     assert len(started) <= MOST, started
+
+
+def test_of_two_scripts_of_a_pod_one_runs(tmp_path):
+    """Another one makes "started" just before this one does; a container has the same name."""
+    pod = {"metadata": {"namespace": "a", "name": "b", "uid": "c"}, "spec": {"containers": [{"name": "started"}]}}
+    pod["spec"]["containers"][0]["command"] = ["/bin/echo", "hello"]
+    settings = BuildConfig.model_validate({"runtime": {"kind": "none"}})
+    (tmp_path / "job.sh").write_text(build(pod, settings, Objects(), "virtual-a").script)
+    mkdir = tmp_path / "bin" / "mkdir"
+    mkdir.parent.mkdir()
+    mkdir.write_text('#!/bin/bash\n/bin/mkdir -p ${*:2:8} work && exec /bin/mkdir "$@"\n')
+    mkdir.chmod(0o755)
+    subprocess.run(["/bin/bash", tmp_path / "job.sh"], env={"PATH": f"{mkdir.parent}:/bin"}, timeout=60, check=True)
+    assert (tmp_path / "work" / "started").is_dir() and not list((tmp_path / "logs").iterdir())
+    assert not (tmp_path / "started" / "job").exists()
