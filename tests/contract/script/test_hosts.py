@@ -16,7 +16,7 @@ home, site = fixtures("podman", "charliecloud", "apptainer", "none")
 ALIASES = [{"ip": "192.0.2.7", "hostnames": ["db", "db.example"]}]
 LINES = "192.0.2.1\ttrain-0.train.default train-0\n192.0.2.2\ttrain-1.train.default train-1\n"
 NAMED = "env | LC_ALL=C sort | grep -E '^(PODBRIDGE_GROUP|MASTER|PET|WORLD_SIZE|RANK)'"
-SHOW = f'grep -v "^#" /etc/hosts; {NAMED}; echo no >>/etc/hosts; cat "$PODBRIDGE_GROUP_HOSTFILE"'
+SHOW = f'grep -v "^#" /etc/hosts; {NAMED}; (echo no >>/etc/hosts) 2>&1; cat "$PODBRIDGE_GROUP_HOSTFILE"'
 
 
 def test_a_pod_finds_itself_and_its_aliases_before_what_the_machine_knows(site):
