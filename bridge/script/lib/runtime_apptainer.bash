@@ -51,13 +51,13 @@ new_root() {
 }
 
 # arguments_of I: sets WORDS to the arguments up to the image, with the mounts of the container. An overlay can be mounted
-# once: a command beside the container has a root file system of its own.
+# once: a command beside the container has a root file system of its own, as each process of MPI.
 arguments_of() {
     local i=$1 k covered=$'\n'
     WORDS=("${OPTIONS[@]}" "${GPU_WORDS[@]}")
     if [[ $WRITABLE_TMPFS && ! ${READONLY_ROOT[i]} ]]; then
         ROOT_WORDS=(--writable-tmpfs)
-        [[ $2 == exec ]] || new_root "${NAME[i]}"
+        [[ $2 == exec || ${MPI-} ]] || new_root "${NAME[i]}"
         WORDS+=("${ROOT_WORDS[@]}")
     fi
     read_image_config "${NAME[i]}"
@@ -185,6 +185,8 @@ launch() {
     PODBRIDGE_ADDRESS=$ADDRESS write_exports "$i" "run/$name.env"
     write_foreign "$name"
     pass_foreign "$name" || cannot "$name" 128 'ContainerCannotRun permanent' "$PROBLEM"
+    # of each rank: a clean environment accepts variables with these names
+    mpi "$i" 'export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}"'
     arguments_of "$i" start
     command_of "$i"
     [[ ! ${HAS_COMMAND[i]} ]] || verb='exec'
@@ -193,8 +195,6 @@ launch() {
     elif ((${#LINKS[@]} > 2)) || [[ ${LINKS[0]-} && ${FROM[${LINKS[0]##*/}]} != "$PWD/run/$name.message" ]]; then
         cannot "$name" 128 ContainerCannotRun "a volume below /dev, other than /dev/shm, needs a command and an image with a shell"
     fi
-    # of each rank: a clean environment accepts variables with these names
-    mpi "$i" 'export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}"'
     umask 022
     go "$name"
     exec "${BEFORE[@]}" "${MPI[@]}" "${SETTER[@]}" "$RUNTIME" --silent "$verb" "${WORDS[@]}" --env-file "run/$name.env" \
