@@ -20,6 +20,8 @@ from bridge.site.jobs.job_record import JobRecord, Meta, Part, parts_of
 from bridge.site.jobs.site_folder import Folder
 from bridge.telemetry import tracing
 
+log = logging.getLogger(__name__)
+
 PERIODS = 2.0
 LEAST = 10.0
 """A list may be this many periods old when a job is submitted, and ``LEAST`` seconds at least."""
@@ -90,9 +92,6 @@ class BatchList:
 
     def _is_fresh(self) -> bool:
         return self._clock.monotonic() - self._requested_at <= self._longest
-
-
-log = logging.getLogger(__name__)
 
 
 class BatchSubmission:

@@ -23,6 +23,10 @@ from bridge.site.config.site_config import Resources, SiteConfig
 from bridge.workload import quantity
 
 TIMEOUT = 30.0
+ETC = Path("/etc")
+# the only line of uid_map in the initial user namespace: see user_namespaces(7)
+_ALL_IDS = ["0", "0", str(2**32 - 1)]
+_UID_MAP = Path("/proc/self/uid_map")
 
 
 def resources(configured: Resources) -> Resources:
@@ -64,12 +68,6 @@ def _count(name: str, value: object) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise ValueError(f"{name}: {value!r} is not allowed; allowed: a whole number")
     return int(text)
-
-
-ETC = Path("/etc")
-# the only line of uid_map in the initial user namespace: see user_namespaces(7)
-_ALL_IDS = ["0", "0", str(2**32 - 1)]
-_UID_MAP = Path("/proc/self/uid_map")
 
 
 def job_user(config: SiteConfig, *, one_machine: bool, etc: Path = ETC) -> JobUser | None:

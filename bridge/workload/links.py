@@ -17,14 +17,16 @@ from bridge.workload import groups, pods, resources
 from bridge.workload.devices import extended_claims
 from bridge.workload.groups import InvalidGroupError, Membership
 
+Pod = Mapping[str, Any]
 
-def membership(pod: Mapping[str, Any]) -> Membership | None:
+
+def membership(pod: Pod) -> Membership | None:
     """Return the place of a pod in its group; ``None`` for a pod that has a job alone."""
     member = group_of(pod)
     return None if member is None or member.alone else member
 
 
-def group_of(pod: Mapping[str, Any]) -> Membership | None:
+def group_of(pod: Pod) -> Membership | None:
     """Return the place of a pod in its group, also of a member with a job of its own; ``None`` for a bare pod.
 
     A pod with an invalid annotation, which only a pod from before admission can have, is a bare pod.
@@ -39,7 +41,7 @@ def group_of(pod: Mapping[str, Any]) -> Membership | None:
         return None
 
 
-def size_and_minimum(members: Iterable[tuple[Mapping[str, Any], Membership]]) -> tuple[int, int]:
+def size_and_minimum(members: Iterable[tuple[Pod, Membership]]) -> tuple[int, int]:
     """Return the size and the minimum of a group of at least one pod.
 
     If the pods that have not ended differ in them, the most frequent values count; of equally frequent ones, those of
@@ -51,13 +53,13 @@ def size_and_minimum(members: Iterable[tuple[Mapping[str, Any], Membership]]) ->
     return Counter((member.size, member.minimum) for _, member in unfinished).most_common(1)[0][0]
 
 
-def key(pod: Mapping[str, Any]) -> str:
+def key(pod: Pod) -> str:
     """Return the key of the pod's job (:attr:`~bridge.slurm.models.JobLink.keys`): its UID, or the key of its group."""
     text = (pod["metadata"].get("annotations") or {}).get(names.GROUP)
     return pods.uid(pod) if text is None else _group_key(text, pod["metadata"]["namespace"]) or pods.uid(pod)
 
 
-def link(pod: Mapping[str, Any], cluster: str) -> JobLink:
+def link(pod: Pod, cluster: str) -> JobLink:
     """Return the comment of the pod's job."""
     member = membership(pod)
     if member is None:
@@ -66,9 +68,7 @@ def link(pod: Mapping[str, Any], cluster: str) -> JobLink:
     return JobLink(cluster, (), member.key, member.size)
 
 
-def on_pods(
-    candidates: Iterable[Mapping[str, Any]], cluster: str, is_requested: Callable[[int], bool]
-) -> dict[int, JobLink]:
+def on_pods(candidates: Iterable[Pod], cluster: str, is_requested: Callable[[int], bool]) -> dict[int, JobLink]:
     """Return the jobs that the ``candidates`` name and still need, by id; only those whose id ``is_requested``."""
     jobs: dict[int, JobLink] = {}
     for pod in candidates:
@@ -78,7 +78,7 @@ def on_pods(
     return jobs
 
 
-def shape(pod: Mapping[str, Any]) -> str:
+def shape(pod: Pod) -> str:
     """Return a digest of what the pod requests from Slurm.
 
     It covers the job annotations except the name, resources, claims, the pod's own deadline and the grace period.
@@ -102,7 +102,7 @@ def shape(pod: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def placed_shape(pod: Mapping[str, Any]) -> str:
+def placed_shape(pod: Pod) -> str:
     """Return the shape of the pod, followed by a digest of the nodes that the pod allows.
 
     It is used for members that request the same, but have too few nodes in common: each kind of them gets a component.
@@ -114,16 +114,14 @@ def placed_shape(pod: Mapping[str, Any]) -> str:
     return f"{shape(pod)}.{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def shape_for(shapes: Iterable[str]) -> Callable[[Mapping[str, Any]], str]:
+def shape_for(shapes: Iterable[str]) -> Callable[[Pod], str]:
     """Return the function that makes shapes like these: :func:`shape` or :func:`placed_shape`."""
     return placed_shape if any("." in text for text in shapes) else shape
 
 
-def by_shape(
-    members: Iterable[Mapping[str, Any]], shape_of: Callable[[Mapping[str, Any]], str] = shape
-) -> dict[str, list[Mapping[str, Any]]]:
+def by_shape(members: Iterable[Pod], shape_of: Callable[[Pod], str] = shape) -> dict[str, list[Pod]]:
     """Return the pods of each shape; the shapes in the order in which they appear."""
-    pods_by_shape: dict[str, list[Mapping[str, Any]]] = {}
+    pods_by_shape: dict[str, list[Pod]] = {}
     for pod in members:
         pods_by_shape.setdefault(shape_of(pod), []).append(pod)
     return pods_by_shape
@@ -138,11 +136,8 @@ def _group_key(text: str, namespace: str) -> str:
         return ""
 
 
-Pod = Mapping[str, Any]
-
-
 def is_any_missing(snapshot: Snapshot) -> bool:
-    """Whether a job of podbridge that had not ended is missing; if none is, :func:`jobs` need not be called."""
+    """Whether a job of podbridge that had not ended is missing; if none is, :func:`missing_jobs` need not be called."""
     absent_jobs = (snapshot.jobs[job_id] for job_id in snapshot.absent)
     return any(
         observed_job.missing and observed_job.is_confirmed and states.end_of(observed_job.job.states) is None

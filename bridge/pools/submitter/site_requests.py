@@ -21,11 +21,23 @@ from bridge.protocol.nats.messages import UNKNOWN_LIBRARY, File, Files, ScriptWi
 from bridge.protocol.nats.request_table import FILES, SNAPSHOT, SUBMIT, SubmitterClient
 from bridge.script import library
 
+log = logging.getLogger(__name__)
+
 LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
 """Reasons with which a submitter of another version refuses a script without its library."""
 
 PORTION = 2**18
 """Bytes of files in one request: base64 and JSON make it a third larger, and NATS servers allow 1 MiB by default."""
+MOST_PAGES = 1000
+MOST_SECONDS = 120.0
+"""Seconds for all pages: a site that sends each one slowly would keep the hub from the state of its jobs for hours."""
+PERIOD = 60.0
+"""Seconds between two snapshots of a pool."""
+LEAST_GAP = 1.0
+"""Seconds between two requests to a pool, at least."""
+_BACKOFF = Backoff(first=1.0, limit=30.0)
+_CONFIG_WAIT = 0.3
+"""Seconds to wait for an announced BuildConfig before it is requested: the site publishes it after the announcement."""
 
 
 def submit(client: SubmitterClient, job: str, submission: JobSubmission, digest: str, timeout: float) -> JobStatus:
@@ -82,20 +94,6 @@ def without_library(script: str, digest: str) -> str | ScriptWithoutLibrary:
     """
     parts = library.split(script, digest)
     return ScriptWithoutLibrary(before=parts[0], library=digest, after=parts[1]) if parts else script
-
-
-log = logging.getLogger(__name__)
-
-MOST_PAGES = 1000
-MOST_SECONDS = 120.0
-"""Seconds for all pages: a site that sends each one slowly would keep the hub from the state of its jobs for hours."""
-PERIOD = 60.0
-"""Seconds between two snapshots of a pool."""
-LEAST_GAP = 1.0
-"""Seconds between two requests to a pool, at least."""
-_BACKOFF = Backoff(first=1.0, limit=30.0)
-_CONFIG_WAIT = 0.3
-"""Seconds to wait for an announced BuildConfig before it is requested: the site publishes it after the announcement."""
 
 
 class RequestSchedule:
