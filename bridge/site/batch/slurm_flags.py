@@ -6,6 +6,7 @@ This is a list of allowed options: a word that is no option would become the scr
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -42,12 +43,12 @@ _SIZES_OF_MEMORY = ("mem-per-cpu", "mem-per-gpu")
 
 
 _AMOUNTS = """core-spec cores-per-socket cpus-per-gpu cpus-per-task exclusive extra-node-info gpus gpus-per-node
-gpus-per-socket gpus-per-task gres mem mem-per-cpu mem-per-gpu mincpus nodes ntasks ntasks-per-core ntasks-per-gpu
+gpus-per-socket gpus-per-task gres hint mem mem-per-cpu mem-per-gpu mincpus nodes ntasks ntasks-per-core ntasks-per-gpu
 ntasks-per-node ntasks-per-socket sockets-per-node thread-spec threads-per-core tres-per-task"""
 AMOUNTS = frozenset(_AMOUNTS.split())
 """Options that request more than the pod does."""
 # sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]
-_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+_TIME = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?", re.ASCII)
 
 
 def held_options(words: Sequence[str]) -> dict[str, str]:
@@ -86,16 +87,18 @@ def check_no_amounts(flags: Sequence[str]) -> None:
 
 
 def _seconds(text: str) -> float:
-    """Read a time of sbatch(1), in seconds; infinite if it is malformed or unlimited."""
+    """Read a time of sbatch(1), in seconds; infinite if it is malformed or unlimited, as each time of 0 is."""
     match = _TIME.fullmatch(text)
-    if match is None or (match[1] is None and match[2] == "0" and match[3] is None):
-        return float("inf")  # 0 means no limit
+    if match is None:
+        return math.inf
     days, first, second, third = (int(part) if part else 0 for part in match.groups())
     if match[1] is not None:
-        return ((days * 24 + first) * 60 + second) * 60 + third
-    if match[4] is not None:
-        return (first * 60 + second) * 60 + third
-    return first * 60 + second
+        seconds = ((days * 24 + first) * 60 + second) * 60 + third
+    elif match[4] is not None:
+        seconds = (first * 60 + second) * 60 + third
+    else:
+        seconds = first * 60 + second
+    return seconds or math.inf
 
 
 def allowed_flags(words: Sequence[str]) -> list[str]:

@@ -399,8 +399,12 @@ CAPPED = Flavor(
         ("--reservation=all", "--reservation=r"), ("-w n2", "--nodelist=n1"), ("-C gpu", "--constraint=ib"),
         ("--time=2", "at most 100 s"), ("--time=0", "at most"), ("-t UNLIMITED", "at most"), ("-t 1-0", "at most"),
         ("--time=0:1:41", "at most"), ("--time=-1", "at most"), ("--time-min=5", "at most"),
+        # sbatch reads each of these as 0 minutes, which is no limit
+        ("--time=0:0", "at most"), ("-t 00", "at most"), ("-t 0-0", "at most"), ("--time-min=0:00:00", "at most"),
+        (f"--time={'9' * 5000}", "at most"),
         ("--cpus-per-task=64", "max_resources"), ("--mem=0", "max_resources"), ("--gres=gpu:8", "max_resources"),
         ("-N 9", "max_resources"), ("--exclusive", "max_resources"), ("--gpus=8", "max_resources"),
+        ("--hint=nomultithread", "max_resources"),  # --threads-per-core by another name
     ],
 )  # fmt: skip
 def test_the_last_word_is_the_sites(tmp_path: Path, flag: str, told: str) -> None:
@@ -575,6 +579,7 @@ def test_a_number_that_is_no_user_is_an_error_of_the_job(tmp_path: Path, user: s
         ("0:10", 10),
         ("0-0:1", 60),
         ("0", float("inf")),
+        ("0-00:00:00", float("inf")),
         ("UNLIMITED", float("inf")),
         ("1:2:3:4", float("inf")),
     ],
