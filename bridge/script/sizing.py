@@ -159,7 +159,7 @@ def _choose(request: Request, config: BuildSettings, alike: int) -> Flavor | Non
     if not config.flavors:
         return None
     default = flavor_by_name.get(config.default_flavor)
-    if default is None or (request.gpu_resource and request.gpu_resource not in default.max_resources):
+    if default is None or _lacking(default, request, config, alike, is_default=True):
         raise ScriptError(
             f"spec.containers: no flavor of this site covers what the pod asks for: "
             f"{'; '.join(f'{name}: {lacking}' for name, lacking in lacking_by_name.items())}"
@@ -167,22 +167,28 @@ def _choose(request: Request, config: BuildSettings, alike: int) -> Flavor | Non
     return default
 
 
-def _lacking(flavor: Flavor, request: Request, config: BuildSettings, alike: int) -> str:
-    """Return what a flavor lacks, or an empty text. Only extended resources must be named in a flavor."""
+def _lacking(flavor: Flavor, request: Request, config: BuildSettings, alike: int, *, is_default: bool = False) -> str:
+    """Return what a flavor lacks, or an empty text. Only extended resources must be named in a flavor.
+
+    ``is_default``: only extended resources count; of the others, the default flavor accepts what no flavor covers.
+    """
     requested, limits = request.resources, flavor_limits.of_pod(flavor)
+    if is_default:
+        requested = {name: value for name, value in requested.items() if "/" in name}
     for name in requested:
         if "/" in name and name not in limits:
             return f"it has no {name}"
     try:
         if name := flavor_limits.exceeded(requested, limits):
             return f"at most {name} {limits[name]}"
-        sized = {**requested, **flavor_limits.total([_with_defaults(request, config, flavor)])}
+        if not is_default:
+            requested = {**requested, **flavor_limits.total([_with_defaults(request, config, flavor)])}
         limits = flavor_limits.of_group(flavor)
-        if alike > 1 and (name := flavor_limits.exceeded({name: n * alike for name, n in sized.items()}, limits)):
+        if alike > 1 and (name := flavor_limits.exceeded({name: n * alike for name, n in requested.items()}, limits)):
             return f"at most {name} {limits[name]} {flavor_limits.TOGETHER}"
     except ValueError as error:
         raise ScriptError(f"BuildConfig: flavors: {flavor.name}: max_resources: {error}") from error
-    if request.deadline is not None and flavor.max_time_seconds is not None:
+    if request.deadline is not None and flavor.max_time_seconds is not None and not is_default:
         return f"at most {flavor.max_time_seconds} s" if request.deadline > flavor.max_time_seconds else ""
     return ""
 

@@ -110,6 +110,28 @@ def test_default_flavor_where_none_covers():
         measure({"containers": [asks(limits={"nvidia.com/gpu": "1"})]}, config)
 
 
+@pytest.mark.parametrize(
+    ("requests", "told"),
+    [
+        ({"nvidia.com/gpu": "5"}, "gpu: at most nvidia.com/gpu 4$"),
+        ({"nvidia.com/gpu": "2", "rdma/ib": "2"}, "gpu: at most rdma/ib 1$"),
+        ({"rdma/ib": "2"}, "gpu: at most rdma/ib 1$"),
+    ],
+)
+def test_the_default_flavor_has_no_more_of_an_extended_resource_than_it_names(requests, told):
+    with pytest.raises(ScriptError, match=told):
+        measure({"containers": [asks(limits={"cpu": "99", **requests})]}, {**FLAVORS, "default_flavor": "gpu"})
+
+
+def test_the_default_flavor_gives_a_group_no_more_of_an_extended_resource_than_one_names():
+    flavors = [{"name": "f", "max_resources": {"cpu": "1", "amd.com/gpu": "2"}}]
+    config = BuildConfig.model_validate({"flavors": flavors, "default_flavor": "f"})
+    asked = pod({"containers": [asks({"cpu": "2", "amd.com/gpu": "1"})]})
+    assert sizing.measure(asked, config, 2).flavor == "f"
+    with pytest.raises(ScriptError, match="f: at most cpu 1"):
+        sizing.measure(asked, config, 3)
+
+
 def test_annotation_chooses():
     chosen = {"annotations": {"slurm-job.vk.io/flavor": "large"}}
     size = measure({"containers": [{"name": "c"}]}, FLAVORS, **chosen)
