@@ -18,7 +18,7 @@ from bridge.errors import ScriptError
 from bridge.script import flavor_limits, sizing
 from bridge.script.settings import BuildSettings
 from bridge.script.sizing import Request, Size
-from bridge.workload import eligibility, pool_selection, resources, services
+from bridge.workload import eligibility, links, pool_selection, resources, services
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler import member_places
@@ -117,7 +117,8 @@ class Kind(NamedTuple):
     """What a pod selects and requests.
 
     ``spec`` has the fields of :data:`bridge.workload.eligibility.SPEC_FIELDS`. ``reaches``: it reaches Services.
-    ``request``: of a member of a group, what decides its size at a site.
+    ``request``: of a member of a group, what decides its size at a site. ``shape``: by which the hub counts the members
+    that request the same (:func:`bridge.workload.remote_gangs.alike`).
     """
 
     selector: pool_selection.PoolSelector
@@ -125,6 +126,7 @@ class Kind(NamedTuple):
     requested: Resources
     reaches: bool = False
     request: Request | None = None
+    shape: str = ""
 
 
 NO_REACH = "its pods reach no Services"
@@ -172,12 +174,13 @@ class Shape:
         """Return the reason why a site's flavors do not cover the pods of a group together; empty if they do."""
         if pool.sizing is None:
             return ""
-        requests = [(kind.request, n) for kind, n in zip(self._kinds, self._counts, strict=True) if kind.request]
-        sizes = list[Size]()
+        counted, alike, sizes = [*zip(self._kinds, self._counts, strict=True)], Counter[str](), list[Size]()
+        for kind, count in counted:
+            alike[kind.shape] += count
         try:
-            for request, count in requests:
-                alike = sum(n for other, n in requests if other == request)
-                sizes += [sizing.size_of(request, pool.sizing, alike)] * count
+            for kind, count in counted:
+                if kind.request is not None:
+                    sizes += [sizing.size_of(kind.request, pool.sizing, alike[kind.shape])] * count
             return flavor_limits.group_refusal(sizes, pool.sizing)
         except (ScriptError, ValueError) as error:
             return str(error)
@@ -248,7 +251,7 @@ class Shapes:
         is_group = len(members) > 1
         each = [_kind(pod, is_sized=is_group and self._has_limits) for pod in members]
         together = member_places.together(members) if is_group else 1
-        texts = (repr((sorted(kind.requested.items()), kind.spec, kind.reaches, kind.request)) for kind in each)
+        texts = (repr((sorted(kind.requested.items()), *kind[1:2], *kind[3:])) for kind in each)
         key = together, tuple([(kind.selector, text) for kind, text in zip(each, texts, strict=True)])
         shape = self._by_key.get(key)
         if shape is None:
@@ -261,12 +264,13 @@ class Shapes:
 
 def _kind(pod: Pod, *, is_sized: bool) -> Kind:
     spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
-    request = None
+    request, shape = None, ""
     if is_sized:
+        shape = links.shape(pod)
         with contextlib.suppress(ScriptError):  # the pool that gets the pod refuses it with this error
             request = sizing.request_of(pod)
     requested = resources.node_requests(pod["spec"])
-    return Kind(pool_selection.of(pod), spec, requested, services.is_reaching(pod), request)
+    return Kind(pool_selection.of(pod), spec, requested, services.is_reaching(pod), request, shape)
 
 
 def too_full(occupancy: PlannedOccupancy, requested: Resources, node: NodeView) -> str:

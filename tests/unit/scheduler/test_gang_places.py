@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from bridge import names
-from bridge.script import flavor_limits
+from bridge.errors import ScriptError
+from bridge.script import flavor_limits, sizing
 from bridge.script.settings import BuildSettings
 from bridge.workload import eligibility, links, pods, remote_gangs, resources
 from bridge.workload.remote_gangs import Place
@@ -108,6 +109,32 @@ def test_the_members_with_one_flavor_count_together_whatever_each_requests() -> 
     assert message.endswith(
         "a (flavor small: cpu 3 is not allowed at this site; allowed: at most 2 for the pods of a group together)"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu", "pool_of_all"), [(names.ACCOUNT, "1", None), (names.FLAVOR, "2", None), ("x", "1", "a")]
+)
+def test_the_scheduler_counts_the_members_of_a_flavor_as_the_hub_does_for_their_scripts(
+    name: str, cpu: str, pool_of_all: str | None
+) -> None:
+    # the hub counts those of a shape: annotations for Slurm are a part of it, the name of a flavor is not
+    some, site = [member(slot, cpu=cpu) for slot in range(SIZE)], limited("a", heterogeneous=True)
+    for each in some[:2]:
+        each["metadata"]["annotations"][name] = "group"
+    found = placed(decide(some, site))
+    assert found.get("u2", (None,))[0] == pool_of_all
+    assert site.sizing is not None
+    shapes = tuple(map(links.shape, some))
+    for slot, each in enumerate(some):
+        each["metadata"]["annotations"] |= Place("g", slot, SIZE, shapes if len({*shapes}) > 1 else ()).annotations(
+            each
+        )
+    try:
+        sizes = [sizing.measure(pod, site.sizing, remote_gangs.alike(pod)) for pod in some]
+        refusal = flavor_limits.group_refusal(sizes, site.sizing)
+    except ScriptError as error:
+        refusal = str(error)
+    assert bool(refusal) == (pool_of_all is None)
 
 
 def test_all_members_get_one_pool_with_room_for_the_sum() -> None:
