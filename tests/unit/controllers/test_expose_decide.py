@@ -109,6 +109,12 @@ def test_the_conditions_are_those_of_kubernetes(ready, deleted, publishes, condi
     assert tuple(body["endpoints"][0]["conditions"].values()) == conditions
 
 
+def test_a_slice_of_a_long_service_has_a_name_that_the_api_server_takes():
+    uid = "a" * 36
+    name = made([(pod(uid=uid), (8888,))], [service("s" * 253)])["metadata"]["name"]
+    assert name == f"{'s' * 216}-{uid}"
+
+
 def test_ports_by_number_and_name():
     named = {"name": "http", "containerPort": 9000}
     ports = [

@@ -36,8 +36,16 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "site"
     path.mkdir(mode=0o700)
     os.chown(path, 65534, 65534)
-    with pytest.raises(ConfigError, match="belongs to user 65534"):
+    with pytest.raises(ConfigError, match="belongs to user 65534") as refused:
         Folder(path).prepare()
+    assert refused.value.hint == "name a folder of your own in site.toml"
+
+
+def test_the_folders_above_it_are_created(tmp_path: Path) -> None:
+    path = tmp_path / "pools" / "a"
+    Folder(path).prepare()
+    Folder(path).prepare()
+    assert path.stat().st_mode & 0o777 == 0o700
 
 
 def test_everything_is_private(world: Any) -> None:

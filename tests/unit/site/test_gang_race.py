@@ -113,6 +113,15 @@ def test_every_pod_asks_with_the_ticket_of_the_job_and_the_last_grant_lets_it_be
     assert {s.phase for s in statuses(site)} == {"running"}
 
 
+@pytest.mark.parametrize("content", ['{"phase":"Asking","ticket":7}', '{"phase":"Asking"}', ""])
+def test_a_launcher_without_a_ticket_has_no_grant(site: Any, content: str) -> None:
+    offer_and_ask(site)
+    grant(site, 0, 1, 2)
+    site.write("state/pod.json", content, GANG)
+    site.look()
+    assert {site.watcher.index.entries[pod(rank)].record.grant for rank in range(3)} == {""}
+
+
 def test_a_job_whose_pods_have_run_is_not_unused(site: Any) -> None:
     offer_and_ask(site)
     grant(site, 0, 1, 2)

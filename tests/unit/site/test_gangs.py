@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from typing import Any
 
 import pytest
@@ -416,6 +417,25 @@ def test_a_full_disk_keeps_no_other_job_alive(world: Any, monkeypatch: pytest.Mo
         world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
         at_disk.setattr(JobFolder, "write_cancel", full)
         world.look(31)
+        assert world.batch.cancelled == ["2"]
+    world.look(31)
+    assert world.batch.cancelled == ["2", "1"]
+
+
+def test_a_group_whose_pod_is_being_submitted_waits_without_the_others(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit_all(world)
+    with monkeypatch.context() as second:
+        second.setitem(globals(), "GANG", GANG.replace("9f", "9e"))
+        for rank in range(3):
+            submit(world, rank, 1)
+    world.look()
+    for rank, generation in itertools.product(range(3), range(2)):
+        cancel(world, rank, generation)
+    with world.folder.locked(GANG):
+        for _ in range(3):
+            world.look(31)
         assert world.batch.cancelled == ["2"]
     world.look(31)
     assert world.batch.cancelled == ["2", "1"]

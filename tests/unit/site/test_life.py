@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -311,7 +312,8 @@ def test_cancel_with_forget_while_the_batch_system_is_down_is_not_lost(world: An
     assert "1" in world.batch.cancelled
 
 
-def test_9_3_a_batch_system_that_is_down_changes_nothing(world: Any) -> None:
+def test_9_3_a_batch_system_that_is_down_changes_nothing(world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     world.run_job()
     before = world.status()
     world.batch.down = True
@@ -319,8 +321,11 @@ def test_9_3_a_batch_system_that_is_down_changes_nothing(world: Any) -> None:
         world.look(100)
     assert (world.status(), world.watcher.problem) == (before, "down")
     world.batch.down = None
-    world.look()
+    for _ in range(2):
+        world.look()
     assert world.watcher.problem == ""
+    told = ["the batch system does not answer", "the batch system answers again"]
+    assert [text for text in caplog.messages if "batch system" in text] == told, "each change once"
 
 
 def test_9_3_a_job_that_vanished_is_lost_after_two_looks_and_a_while(world: Any) -> None:
