@@ -17,6 +17,10 @@ def refusal(spec, **kwargs):
     return eligibility.refusal(spec, pod_requests(spec), node(**kwargs))
 
 
+def requesting(requests=None, limits=None):
+    return {"containers": [{"resources": {"requests": requests or {}, "limits": limits or {}}}]}
+
+
 def affinity(*terms):
     required = {"nodeSelectorTerms": list(terms)}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
@@ -26,18 +30,34 @@ def expression(key, operator, *values):
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
-def test_an_empty_pod_fits():
-    assert refusal({}) == ""
+TAINT = {"key": "k", "value": "v", "effect": "NoSchedule"}
 
 
-def test_cordon_unless_tolerated():
-    assert refusal({}, cordoned=True) == "cordoned"
-    assert refusal({"tolerations": [{"operator": "Exists"}]}, cordoned=True) == ""
-
-
-def test_node_selector():
-    assert refusal({"nodeSelector": {"gpu": "a100"}}) == "nodeSelector gpu=a100 does not match"
-    assert refusal({"nodeSelector": {"gpu": "a100"}}, labels={"gpu": "a100"}) == ""
+@pytest.mark.parametrize(
+    ("spec", "node", "why"),
+    [
+        ({}, {}, ""),
+        ({}, {"cordoned": True}, "cordoned"),
+        ({"tolerations": [{"operator": "Exists"}]}, {"cordoned": True}, ""),
+        ({"nodeSelector": {"gpu": "a100"}}, {}, "nodeSelector gpu=a100 does not match"),
+        ({"nodeSelector": {"gpu": "a100"}}, {"labels": {"gpu": "a100"}}, ""),
+        (affinity(expression("x", "Exists"), expression("zone", "Exists")), {"labels": {"zone": "a"}}, ""),
+        ({}, {"taints": [TAINT]}, "taint k:NoSchedule is not tolerated"),
+        ({"tolerations": [{"key": "k", "operator": "Equal", "value": "v"}]}, {"taints": [TAINT]}, ""),
+        (
+            {"tolerations": [{**TAINT, "effect": "NoExecute"}]},
+            {"taints": [TAINT]},
+            "taint k:NoSchedule is not tolerated",
+        ),
+        ({}, {"taints": [{**TAINT, "effect": "PreferNoSchedule"}]}, ""),
+        ({}, {"taints": [{"key": names.MANAGED_TAINT, "value": "s", "effect": "NoExecute"}]}, ""),
+        (requesting({"cpu": "9"}), {}, "too little cpu"),
+        (requesting({"cpu": "8"}), {}, ""),
+        (requesting(limits={"nvidia.com/gpu": "1"}), {}, "too little nvidia.com/gpu"),
+    ],
+)
+def test_why_a_node_is_refused(spec, node, why):
+    assert refusal(spec, **node) == why
 
 
 @pytest.mark.parametrize(
@@ -66,28 +86,6 @@ def test_node_selector():
 def test_required_affinity(term, fits):
     why = refusal(affinity(term), labels={"zone": "a", "mem": "16"})
     assert (why == "") is fits
-
-
-def test_one_matching_term_is_enough():
-    assert refusal(affinity(expression("x", "Exists"), expression("zone", "Exists")), labels={"zone": "a"}) == ""
-
-
-def test_taints():
-    taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
-    assert "taint k:NoSchedule" in refusal({}, taints=[taint])
-    assert refusal({"tolerations": [{"key": "k", "operator": "Equal", "value": "v"}]}, taints=[taint]) == ""
-    assert refusal({"tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute"}]}, taints=[taint])
-    assert refusal({}, taints=[{**taint, "effect": "PreferNoSchedule"}]) == ""
-    assert refusal({}, taints=[{"key": names.MANAGED_TAINT, "value": "s", "effect": "NoExecute"}]) == ""
-
-
-def test_too_little():
-    assert refusal({"containers": [{"resources": {"requests": {"cpu": "9"}}}]}) == "too little cpu"
-    assert refusal({"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]}) == "too little nvidia.com/gpu"
-
-
-def test_a_pod_may_request_all_that_a_node_offers():
-    assert refusal({"containers": [{"resources": {"requests": {"cpu": "8"}}}]}) == ""
 
 
 @pytest.mark.parametrize("name", ["host port 80/TCP", "pods"])
