@@ -1,4 +1,4 @@
-"""A relay of TCP connections, in place of a Service where no kube-proxy runs."""
+"""A relay of connections to a port, in place of a Service where no kube-proxy runs."""
 
 import contextlib
 import socket
@@ -7,13 +7,15 @@ import threading
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """Forwards the connections at ``address`` to ``upstream``; both are host and port."""
+    """Forwards the connections at ``address`` to ``upstream``: host and port, or the path of a unix socket."""
 
     daemon_threads = True
     allow_reuse_address = True
 
     def __init__(self, address, upstream):
         self.upstream = upstream
+        if isinstance(address, str):
+            self.address_family = socket.AF_UNIX
         super().__init__(address, _Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 

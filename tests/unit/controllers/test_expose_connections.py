@@ -21,6 +21,7 @@ from controllers.expose.exposed_connection import ExposedConnections
 from controllers.expose.listeners import Listeners
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_connection import LocalConnections
+from tests.fakes.socket_server import SocketServer
 
 SIZE = 2**20
 
@@ -53,33 +54,20 @@ def exposing_with(made, wanted):
     assert not thread.is_alive()
 
 
+def echo(client):
+    data = b""
+    while piece := client.recv(2**16):
+        data += piece
+    client.sendall(data)
+
+
 @pytest.fixture
 def site():
     """A pool that connects to this machine, and a server there that sends back what it gets."""
     connections = LocalConnections()
-    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
-
-        def echo(client):
-            with client:
-                data = b""
-                while piece := client.recv(2**16):
-                    data += piece
-                client.sendall(data)
-
-        def serve():
-            while True:
-                try:
-                    client = server.accept()[0]
-                except OSError:
-                    return
-                threading.Thread(target=echo, args=(client,), daemon=True).start()
-
-        threading.Thread(target=serve, daemon=True).start()
-        pool = SimpleNamespace(name="site-a", connections=connections)
-        yield SimpleNamespace(
-            pool=pool, port=server.getsockname()[1], find=lambda *_: (pod(), pool), connections=connections
-        )
-        server.shutdown(socket.SHUT_RDWR)
+    pool = SimpleNamespace(name="site-a", connections=connections)
+    with SocketServer(echo) as server:
+        yield SimpleNamespace(pool=pool, port=server.port, find=lambda *_: (pod(), pool), connections=connections)
     eventually(lambda: all(each.is_closed for each in connections.opened), "all connections are closed")
     eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("expose")], "no thread is left")
 

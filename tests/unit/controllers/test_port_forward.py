@@ -12,7 +12,6 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -26,46 +25,27 @@ from cluster.polling import eventually
 from controllers.kubelet import port_forward
 from controllers.kubelet.port_forward import STREAMS, PortForward
 from tests.fakes.local_connection import LocalConnections
+from tests.fakes.socket_server import SocketServer
 from tests.fakes.spdy_client import SpdyClient
 from tests.fakes.websocket_client import WebSocketClient
 
 POD = {"pod": "ns/a", "pool": "one", "user": "jane"}
 
 
-class Server:
+class Server(SocketServer):
     """A server that echoes; ``silent``: it does not read."""
 
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
-        self.port = str(self._listener.getsockname()[1])
-        self.accepted: list[socket.socket] = []
-        self.silent = False
-        threading.Thread(target=self._accept, daemon=True).start()
+    silent = False
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                return
-            self.accepted.append(sock)
-            if not self.silent:
-                threading.Thread(target=self._echo, args=(sock,), daemon=True).start()
+    def __init__(self) -> None:
+        super().__init__(self._echo)
 
     def _echo(self, sock: socket.socket) -> None:
-        try:
-            while data := sock.recv(2**16):
-                sock.sendall(data)
-            sock.sendall(b".end")
-            sock.close()
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # ends accept()
-        for sock in self.accepted:
-            sock.close()
+        if self.silent:
+            self.closing.wait(60)
+        while data := sock.recv(2**16):
+            sock.sendall(data)
+        sock.sendall(b".end")
 
 
 class WebSocketForwarding:
@@ -125,10 +105,10 @@ class Forwarding:
         self.end = self.forward.run()
         self._ours.close()
 
-    def pair(self, port: str) -> tuple[int, int]:
+    def pair(self, port: int) -> tuple[int, int]:
         """Open a connection as kubectl does; return its error stream and its data stream."""
         self._requests += 1
-        more = {"port": port, "requestID": str(self._requests)}
+        more = {"port": str(port), "requestID": str(self._requests)}
         return self.client.open("error", end=True, **more), self.client.open("data", **more)
 
     def ended(self, *streams: int) -> list[bytes]:
@@ -153,9 +133,8 @@ def talk() -> Iterator[Forwarding]:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+    with Server() as made:
+        yield made
 
 
 def test_data_and_the_end_of_each_direction(talk: Forwarding, server: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -170,7 +149,7 @@ def test_data_and_the_end_of_each_direction(talk: Forwarding, server: Server, ca
     assert REGISTRY.get_sample_value("podbridge_port_bytes_total", {"direction": "in"}) == before + len(content)
     (record,) = caplog.records
     pairs = str(vars(record))
-    for part in ("ns/a", "jane", server.port, "300000", "300004", "closed by the port"):
+    for part in ("ns/a", "jane", str(server.port), "300000", "300004", "closed by the port"):
         assert part in pairs
 
 
@@ -270,7 +249,7 @@ def test_a_client_that_disconnects_ends_all(talk: Forwarding, server: Server) ->
 
 
 def test_the_last_port_of_a_websocket_ends_it(server: Server) -> None:
-    talk = WebSocketForwarding(int(server.port), int(server.port))
+    talk = WebSocketForwarding(server.port, server.port)
     try:
         talk.client.send(0, b"first")
         talk.client.send(2, b"other")
@@ -289,7 +268,7 @@ def test_the_last_port_of_a_websocket_ends_it(server: Server) -> None:
 
 
 def test_a_closed_port_of_a_websocket_is_told(server: Server) -> None:
-    talk = WebSocketForwarding(1, int(server.port))
+    talk = WebSocketForwarding(1, server.port)
     try:
         talk.client.read_until(lambda: bool(talk.client.content[1]))
         assert talk.client.content[1].startswith(b"error forwarding port 1 to pod ns/a, uid u: ")

@@ -11,50 +11,32 @@ import pytest
 from bridge.errors import LostLeadershipError
 from bridge.http.curl_client import Address, CallError, CurlClient, HttpLimits
 from bridge.http.fencing import fence
+from tests.fakes.socket_server import SocketServer
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
-class Server:
+class Server(SocketServer):
     """Answers the first request of each connection, and closes the connection when the second one has arrived."""
 
     def __init__(self) -> None:
         self.requests: list[bytes] = []
-        self.accepted = threading.Semaphore(0)
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        self.connected = threading.Semaphore(0)
+        super().__init__(self._answer)
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self._connection = connection
-            self.accepted.release()
-            with connection:
-                if first := connection.recv(65536):
-                    self.requests.append(first)
-                    connection.sendall(ANSWER)
-                if more := connection.recv(65536):
-                    self.requests.append(more)
-
-    def close_connection(self) -> None:
-        self._connection.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._thread.join(5)
+    def _answer(self, connection: socket.socket) -> None:
+        self.connected.release()
+        if first := connection.recv(65536):
+            self.requests.append(first)
+            connection.sendall(ANSWER)
+        if more := connection.recv(65536):
+            self.requests.append(more)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    running = Server()
-    yield running
-    running.close()
+    with Server() as running:
+        yield running
 
 
 @pytest.fixture
@@ -84,14 +66,14 @@ def test_a_request_is_sent_once_although_the_server_closes_the_connection(server
 def test_a_connection_that_the_server_has_closed_is_replaced(server: Server, client: CurlClient) -> None:
     for _ in range(2):
         assert call(client, "POST", b"1")[0] == 200
-        server.close_connection()
+        server.accepted[-1].shutdown(socket.SHUT_RDWR)
     assert server.requests[0] == server.requests[1]
 
 
 def test_a_process_that_has_lost_its_lease_sends_nothing(server: Server, client: CurlClient) -> None:
 
     def lost() -> None:
-        assert server.accepted.acquire(timeout=5), "the connection is ready before the check"
+        assert server.connected.acquire(timeout=5), "the connection is ready before the check"
         raise LostLeadershipError("lost")
 
     for _ in range(2):  # on a new connection, and on one that has been used

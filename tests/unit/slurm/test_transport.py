@@ -1,5 +1,6 @@
 """The client on the wire: what breaks, what hangs, what lies in between."""
 
+import contextlib
 import json
 import socket
 import ssl
@@ -15,8 +16,10 @@ from bridge.errors import ConfigError, SlurmAuthError, SlurmError, SlurmUnavaila
 from bridge.slurm import slurm_transport
 from bridge.slurm.models import JobLink, JobRequest, PodRef
 from bridge.slurm.slurm_client import SlurmClient
+from tests.fakes.relay import Relay
 from tests.fakes.server_certificate import certificates
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
+from tests.fakes.socket_server import SocketServer
 
 QUICK = SlurmSection(connect_timeout=0.2, read_timeout=0.04)
 REQUEST = JobRequest("n", JobLink("c", (PodRef("ns", "p", "u"),)), external=True)
@@ -80,8 +83,8 @@ def test_an_answer_that_drips_is_cut_off() -> None:
                 connection.sendall(b" " * 10)
                 threading.Event().wait(0.01)
 
-    with served(drip) as port, pytest.raises(SlurmUnavailableError, match="not complete after"):
-        SlurmClient(Config(slurm_rest_api=f"http://127.0.0.1:{port}", slurm=QUICK), TOKEN).ping()
+    with SocketServer(drip) as server, pytest.raises(SlurmUnavailableError, match="not complete after"):
+        SlurmClient(Config(slurm_rest_api=f"http://127.0.0.1:{server.port}", slurm=QUICK), TOKEN).ping()
 
 
 @pytest.mark.parametrize(
@@ -102,8 +105,8 @@ def test_garbage_on_the_wire(said: bytes) -> None:
         connection.recv(65536)
         connection.sendall(said)
 
-    with served(say) as port, pytest.raises(SlurmUnavailableError):
-        SlurmClient(Config(slurm_rest_api=f"http://127.0.0.1:{port}"), TOKEN).ping()
+    with SocketServer(say) as server, pytest.raises(SlurmUnavailableError):
+        SlurmClient(Config(slurm_rest_api=f"http://127.0.0.1:{server.port}"), TOKEN).ping()
 
 
 def test_an_endless_answer_is_cut_off(client: SlurmClient, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +204,7 @@ def test_one_job_that_can_not_be_read_spoils_the_list(slurm: FakeSlurm, client: 
 def test_a_unix_socket(slurm: FakeSlurm, tmp_path: Path) -> None:
     path = tmp_path / "rest socket"
     port = int(slurm.url.rpartition(":")[2])
-    with relayed(path, port):
+    with contextlib.closing(Relay(str(path), ("127.0.0.1", port))):
         client = SlurmClient(Config(slurm_rest_api=f"unix://{path}"), TOKEN)
         assert client.submit(REQUEST).job_id == 1
         assert client.job(1).name == "n"
@@ -235,65 +238,3 @@ def test_a_proxy_of_the_environment_is_used(slurm: FakeSlurm, monkeypatch: pytes
     with pytest.raises(SlurmUnavailableError):
         client.ping()
     assert slurm.calls[0] == ("GET", "http://slurm.invalid:6820/slurm/v0.0.45/ping")
-
-
-class served:  # noqa: N801
-    """One connection after another is handed to ``talk``, then closed."""
-
-    def __init__(self, talk: Callable[[socket.socket], None]) -> None:
-        self._talk = talk
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> int:
-        self._thread.start()
-        return int(self._listener.getsockname()[1])
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(5)
-
-    def _run(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with connection:
-                self._talk(connection)
-
-
-class relayed:  # noqa: N801
-    """A unix socket whose bytes go to a port and back."""
-
-    def __init__(self, path: Path, port: int) -> None:
-        self._port = port
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
-
-    def __enter__(self) -> None:
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", self._port))
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
-
-    @staticmethod
-    def _copy(source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while data := source.recv(65536):
-                sink.sendall(data)
-        except OSError:
-            return
