@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from bridge import names
 from bridge.errors import BridgeError
@@ -16,29 +16,20 @@ from tests import builders
 from tests.examples import examples
 from tests.fakes.memory_hub import MemoryHub
 from tests.fakes.memory_kube import Killed
+from tests.fakes.memory_world import path_of
+from tests.unit.scheduler.hub_machine import NUMBER, HubMachine, pod_for_pools
 
 POOLS = ("a", "b")
 SIZE = 3
 MEMBERS = [f"train-{slot}" for slot in range(SIZE)]
-NUMBER = st.integers(0, 5)
-
-
-GANGS = {names.GANGS_ALLOWED: "true", names.HETEROGENEOUS_GANGS_ALLOWED: "true"}
 
 
 def make(name: str, uid: str, minimum: int, created: str, cpus: str = "2") -> Any:
     annotations = {names.POOLS: "a,b", **builders.group(SIZE, minimum, slot=int(name[-1]))}
-    keys = (names.VIRTUAL_TAINT, names.POOL_TAINT)
-    return builders.pod(
-        uid,
-        requests={"cpu": cpus},
-        annotations=annotations,
-        metadata={"name": name, "creationTimestamp": created},
-        tolerations=[{"key": key, "operator": "Exists"} for key in keys],
-    )
+    return pod_for_pools(name, uid, created, cpus, annotations)
 
 
-class Gangs(RuleBasedStateMachine):
+class Gangs(HubMachine):
     """An owner creates members again, sites end them, and leaders are killed before, in and after their Bindings."""
 
     @initialize(
@@ -48,31 +39,18 @@ class Gangs(RuleBasedStateMachine):
     )
     def begin(self, minimum: int, first: set[str], cpus: list[str]) -> None:
         self.cpus = dict(zip(MEMBERS, cpus, strict=True))
-        self.hub, self.minimum = MemoryHub(("n1",), pools=POOLS), minimum
-        self.made, self.succeeded = 0, set[str]()
+        self.use(MemoryHub(("n1",), pools=POOLS))
+        self.minimum, self.succeeded = minimum, set[str]()
         self.ranks: dict[str, set[int]] = {}
         """The ranks of each job that a member has had."""
         self.shapes: dict[tuple[str, int], str] = {}
         """The shape of each rank of each job."""
         self.bound: list[str] = []
-        self.in_flight: list[tuple[str, Any]] = []
-        self.next_is_late = False
-        self.send, self.hub.kube.create = self.hub.kube.create, self.create  # type: ignore[method-assign]
         self.hub.kube.on_bind = self.check_binding
-        for name in POOLS:
-            self.set_pool(name, ready=True)
         for name in sorted(first):
             self.make(name)
 
     # --- the API server -----------------------------------------------------------------------------------------------
-    def create(self, path: str, body: Any) -> Any:
-        """Create a Binding, or kill the leader while its request is on the way."""
-        if not self.next_is_late:
-            return self.send(path, body)
-        self.next_is_late = False
-        self.in_flight.append((path, body))
-        raise Killed
-
     def check_binding(self, pod: Any, node: str) -> None:
         place = remote_gangs.place_of(pod)
         self.bound.append(pods.uid(pod))
@@ -101,9 +79,7 @@ class Gangs(RuleBasedStateMachine):
 
     @rule()
     def owner(self) -> None:
-        for pod in self.hub.kube.pods():
-            if pod["status"]["phase"] == "Failed" and not pods.is_deleted(pod):
-                self.hub.kube.request_deletion(path_of(pod))
+        self.delete_failed()
         have = {pod["metadata"]["name"] for pod in self.hub.kube.pods()}
         for name in MEMBERS:
             if name not in have:
@@ -116,34 +92,22 @@ class Gangs(RuleBasedStateMachine):
         for pod in some if everyone and number == 0 else [some[number % len(some)]]:
             self.hub.kube.request_deletion(path_of(pod))
 
-    def living(self) -> list[Any]:
-        return [pod for pod in self.hub.kube.pods() if pods.is_bound(pod) and not pods.is_finished(pod)]
-
-    @precondition(lambda self: self.living())
-    @rule(number=NUMBER, phase=st.sampled_from(["Succeeded", "Failed"]))
-    def pod_ends(self, number: int, phase: str) -> None:
-        self.finish(self.living()[number % len(self.living())], phase)
-
     def refuse_taken_ranks(self) -> None:
         """The site refuses a member whose rank another one has: only a Binding that was on its way can cause this."""
         holders: dict[tuple[str, int], Any] = {}
-        for pod in sorted(self.living(), key=lambda each: self.bound.index(pods.uid(each))):
+        for pod in sorted(self.running(), key=lambda each: self.bound.index(pods.uid(each))):
             place = remote_gangs.place_of(pod)
             if place is not None and holders.setdefault((place.gang, place.rank), pod) is not pod:
                 self.finish(pod, "Failed")
 
-    def finish(self, pod: Any, phase: str) -> None:
-        pod = self.hub.kube.get(path_of(pod))
-        pod["status"]["phase"] = "Failed" if pods.is_deleted(pod) else phase
-        self.succeeded |= {pods.uid(pod)} if pod["status"]["phase"] == "Succeeded" else set()
-        self.hub.kube.put(path_of(pod), pod)
+    def finish(self, pod: Any, phase: str) -> str:
+        phase = super().finish(pod, phase)
+        self.succeeded |= {pods.uid(pod)} if phase == "Succeeded" else set()
+        return phase
 
     @rule(name=st.sampled_from(POOLS), ready=st.booleans())
-    def set_pool(self, name: str, ready: bool) -> None:
-        node = self.hub.kube.get(f"/api/v1/nodes/{name}")
-        node["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
-        node["metadata"]["annotations"] = dict(GANGS)
-        self.hub.kube.put(f"/api/v1/nodes/{name}", node)
+    def pool_changes(self, name: str, ready: bool) -> None:
+        self.set_ready(name, ready)
 
     # --- the hub ------------------------------------------------------------------------------------------------------
     @rule(delivers=st.booleans(), seconds=st.sampled_from([0.01, 1, 70]))
@@ -158,11 +122,14 @@ class Gangs(RuleBasedStateMachine):
     def act(self, number: int) -> None:
         self.hub.run(lambda: self.hub.queues[0].run(number))
 
+    def decide_all(self) -> None:
+        self.hub.deliver()
+        self.hub.scheduler.reconcile()
+
     @rule()
     def look(self) -> None:
         self.hub.clock.advance(0.01)
-        self.hub.deliver()
-        self.hub.scheduler.reconcile()
+        self.decide_all()
         self.hub.run_all()
 
     @rule(writes=st.integers(1, 3), late=st.booleans())
@@ -171,22 +138,12 @@ class Gangs(RuleBasedStateMachine):
         self.next_is_late, self.hub.writes.kill_after = late, None if late else writes
         self.look()
 
-    @rule()
-    def depose(self) -> None:
-        """The leader is stopped after its decisions; when it continues, it writes nothing."""
-        self.hub.deliver()
-        self.hub.scheduler.reconcile()
-        former, before = self.hub.depose()[0], self.hub.writes.count
-        while former.calls:
-            former.run(0)
-        assert self.hub.writes.count == before
-
     # --- what must hold -----------------------------------------------------------------------------------------------
     @invariant()
     def no_two_members_have_one_rank_and_all_run_in_one_job(self) -> None:
         if not hasattr(self, "hub"):
             return
-        placed = [(pod, place) for pod in self.living() if (place := remote_gangs.place_of(pod)) is not None]
+        placed = [(pod, place) for pod in self.running() if (place := remote_gangs.place_of(pod)) is not None]
         assert len({place.rank for _, place in placed}) == len(placed), self.story()
         assert len({(pod["spec"]["nodeName"], place.gang, place.size) for pod, place in placed}) <= 1, self.story()
 
@@ -196,15 +153,15 @@ class Gangs(RuleBasedStateMachine):
             return
         self.hub.writes.kill_after, self.next_is_late = None, False
         for name in POOLS:
-            self.set_pool(name, ready=True)
+            self.set_ready(name, True)
         for _ in range(8):
             self.owner()
             self.look()
             self.hub.clock.advance(20)
-            for pod in filter(pods.is_deleted, self.living()):
+            for pod in filter(pods.is_deleted, self.running()):
                 self.finish(pod, "Failed")
         self.no_two_members_have_one_rank_and_all_run_in_one_job()
-        for pod in self.living():
+        for pod in self.running():
             if (place := remote_gangs.place_of(pod)) is not None:
                 assert self.ranks[place.gang] == set(range(place.size)), self.story()
         for pod in filter(pods.is_open, self.hub.kube.pods()):
@@ -212,20 +169,7 @@ class Gangs(RuleBasedStateMachine):
             assert reason in ("GangFull", "GangDiffers"), self.story()
 
     def story(self) -> str:
-        lines = [f"minimum {self.minimum}, {len(self.succeeded)} have succeeded"]
-        for pod in self.hub.kube.pods():
-            said = pods.condition(pod, names.POD_SCHEDULED)
-            place = pod["metadata"]["annotations"].get(names.PLACE_IN_JOB)
-            lines.append(
-                f"{pod['metadata']['name']} {pods.uid(pod)} {pod['metadata']['creationTimestamp']} "
-                f"node {pod['spec'].get('nodeName')} {pod['status']['phase']} place {place} "
-                f"deleted {pods.is_deleted(pod)} {said.get('reason', '')} {said.get('message', '')}"
-            )
-        return "\n".join([*lines, *map(str, self.in_flight)])
-
-
-def path_of(pod: Any) -> str:
-    return f"/api/v1/namespaces/ns/pods/{pod['metadata']['name']}"
+        return f"minimum {self.minimum}, {len(self.succeeded)} have succeeded\n{super().story()}"
 
 
 Gangs.TestCase.settings = settings(
@@ -236,10 +180,6 @@ TestGangs = Gangs.TestCase
 
 def hub_with_members(count: int = SIZE) -> MemoryHub:
     hub = MemoryHub(("n1",), pools=POOLS)
-    for name in POOLS:
-        node = hub.kube.get(f"/api/v1/nodes/{name}")
-        node["metadata"]["annotations"] = dict(GANGS)
-        hub.kube.put(f"/api/v1/nodes/{name}", node)
     for number, name in enumerate(MEMBERS[:count]):
         hub.create(make(name, f"u{number}", SIZE, hub.kube.stamp()))
     hub.deliver()

@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from bridge import names
 from bridge.errors import BridgeError
@@ -31,7 +31,9 @@ from tests.fakes.memory_checks import WriteChecks
 from tests.fakes.memory_hub import MemoryHub
 from tests.fakes.memory_kube import Killed
 from tests.fakes.memory_slurm import MemoryJob
+from tests.fakes.memory_world import path_of
 from tests.fakes.recorders import RecordedEvents
+from tests.unit.scheduler.hub_machine import NUMBER, HubMachine, pod_for_pools
 
 POOLS = ("a", "b")
 PLACES = (*POOLS, names.LOCAL_POOL)
@@ -45,12 +47,7 @@ RACES = ("race", "short", "far", "crowd", "troop")
 GROUPS = ("gang", "crowd", "troop")
 PODS = ("race-0", "race-1", "short-0", "far-0", "plain-0", *[f"{name}-{slot}" for name in GROUPS for slot in (0, 1)])
 MEMBERS = 2
-NUMBER = st.integers(0, 7)
 ROUNDS = 70
-
-
-def path_of(pod: Any) -> str:
-    return f"/api/v1/namespaces/ns/pods/{pod['metadata']['name']}"
 
 
 def make(name: str, uid: str, created: str) -> Any:
@@ -60,14 +57,7 @@ def make(name: str, uid: str, created: str) -> Any:
         annotations[names.PLACEMENT] = names.RACE
     if kind in GROUPS:
         annotations |= builders.group(MEMBERS, kind="podgroup", name=kind, uid=f"o-{kind}", slot=int(slot))
-    keys = (names.VIRTUAL_TAINT, names.POOL_TAINT, names.MANAGED_TAINT)
-    return builders.pod(
-        uid,
-        requests={"cpu": "5"},
-        annotations=annotations,
-        metadata={"name": name, "creationTimestamp": created},
-        tolerations=[{"key": key, "operator": "Exists"} for key in keys],
-    )
+    return pod_for_pools(name, uid, created, "5", annotations, names.MANAGED_TAINT)
 
 
 @dataclass
@@ -135,7 +125,7 @@ def is_open(node: Any) -> bool:
     return node["status"]["conditions"][0]["status"] == "True" and not node["spec"].get("unschedulable")
 
 
-class Places(RuleBasedStateMachine):
+class Places(HubMachine):
     """Owners create pods, places start and end jobs, and processes are killed or work from old data."""
 
     @initialize(
@@ -146,14 +136,11 @@ class Places(RuleBasedStateMachine):
     )
     def begin(self, first: set[str], apart: bool, closed: str, at: str) -> None:
         """``closed``: a pool that is not Ready at first. ``at``: the only place with room in the end."""
-        self.hub = MemoryHub(SLURM, apart=apart, pools=POOLS)
-        self.checks, self.at, self.made = PlaceChecks(self.hub), at, 0
+        self.use(MemoryHub(SLURM, apart=apart, pools=POOLS))
+        self.checks, self.at = PlaceChecks(self.hub), at
         self.offers: list[Offer] = []
         self.won: dict[str, str] = {}
         self.old: dict[str, Any] = {}
-        self.in_flight: list[tuple[str, Any]] = []
-        self.next_is_late = False
-        self.send, self.hub.kube.create = self.hub.kube.create, self.bind  # type: ignore[method-assign]
         actor = RaceActor(
             self.hub.kube,
             PodReports(RecordedEvents(), self.hub.clock),
@@ -172,14 +159,6 @@ class Places(RuleBasedStateMachine):
         self.look()
 
     # --- the API server -----------------------------------------------------------------------------------------------
-    def bind(self, path: str, body: Any) -> Any:
-        """Create a Binding, or kill the leader while its request is on the way."""
-        if not self.next_is_late:
-            return self.send(path, body)
-        self.next_is_late = False
-        self.in_flight.append((path, body))
-        raise Killed
-
     @rule()
     def next_binding_is_late(self) -> None:
         self.next_is_late = True
@@ -227,21 +206,8 @@ class Places(RuleBasedStateMachine):
             annotations[names.PLACEMENT] = names.RACE
         self.hub.kube.put(path_of(pod), pod)
 
-    @precondition(lambda self: self.running())
-    @rule(number=NUMBER, phase=st.sampled_from(["Succeeded", "Failed"]))
-    def pod_ends(self, number: int, phase: str) -> None:
-        self.finish(self.running()[number % len(self.running())], phase)
-
     def waiting(self) -> list[Any]:
         return copy.deepcopy([pod for pod in self.hub.kube.pods() if pods.is_open(pod) and not pods.is_deleted(pod)])
-
-    def running(self) -> list[Any]:
-        return [pod for pod in self.hub.kube.pods() if pods.is_bound(pod) and not pods.is_finished(pod)]
-
-    def finish(self, pod: Any, phase: str) -> None:
-        pod = self.hub.kube.get(path_of(pod))
-        pod["status"]["phase"] = "Failed" if pods.is_deleted(pod) else phase
-        self.hub.kube.put(path_of(pod), pod)
 
     # --- places -------------------------------------------------------------------------------------------------------
     @rule(name=st.sampled_from(POOLS), ready=st.booleans(), races=st.booleans())
@@ -249,11 +215,8 @@ class Places(RuleBasedStateMachine):
         self.set_pool(name, ready, races=races)
 
     def set_pool(self, name: str, ready: bool, *, races: bool = True) -> None:
-        node = self.hub.kube.get(f"/api/v1/nodes/{name}")
-        node["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
         flags = (names.RACE_ALLOWED, names.GANG_RACE_ALLOWED)
-        node["metadata"]["annotations"].update(dict.fromkeys(flags, str(races).lower()))
-        self.hub.kube.put(f"/api/v1/nodes/{name}", node)
+        self.set_ready(name, ready, **dict.fromkeys(flags, str(races).lower()))
 
     @rule(name=st.sampled_from([*POOLS, *SLURM]), cordoned=st.booleans())
     def cordon(self, name: str, cordoned: bool) -> None:
@@ -408,18 +371,11 @@ class Places(RuleBasedStateMachine):
     def kill(self, writes: int) -> None:
         self.hub.writes.kill_after = writes
 
-    @rule()
-    def depose(self) -> None:
-        """The leader is stopped after its decisions; when it continues, it writes nothing."""
+    def decide_all(self) -> None:
         self.hub.poll()
         self.hub.deliver()
         for loop in self.hub.loops:
             loop.reconcile()
-        former, before = self.hub.depose(), self.hub.writes.count
-        for queue in former:
-            while queue.calls:
-                queue.run(0)
-        assert self.hub.writes.count == before, "a process without the lease has written"
 
     # --- what must hold -----------------------------------------------------------------------------------------------
     @invariant()
@@ -478,9 +434,7 @@ class Places(RuleBasedStateMachine):
                 self.hub.block(name)
 
     def create_absent(self) -> None:
-        for pod in self.hub.kube.pods():
-            if pod["status"]["phase"] == "Failed" and not pods.is_deleted(pod):
-                self.hub.kube.request_deletion(path_of(pod))
+        self.delete_failed()
         for name in self.absent():
             self.create(name)
 
@@ -524,14 +478,7 @@ class Places(RuleBasedStateMachine):
         self.check_what_lost()
 
     def story(self) -> str:
-        lines = [f"at {self.hub.clock.now}, only {self.at} has room"]
-        for pod in self.hub.kube.pods():
-            said = pods.condition(pod, names.POD_SCHEDULED)
-            lines.append(
-                f"{pod['metadata']['name']} {pods.uid(pod)} node {pod['spec'].get('nodeName')} "
-                f"{pod['status']['phase']} job {pods.job_id(pod)} deleted {pods.is_deleted(pod)} "
-                f"places {places.recorded(pod)} {said.get('reason', '')} {said.get('message', '')}"
-            )
+        lines = [f"at {self.hub.clock.now}, only {self.at} has room", super().story()]
         lines += [f"job {j.job_id} {j.state} {j.nodes} {j.request.link.keys}" for j in self.hub.slurm.jobs.values()]
         return "\n".join([*lines, *map(str, self.offers)])
 
