@@ -15,6 +15,7 @@ from bridge.site.batch import condor_text, pbs, slurm_text
 from bridge.slurm import states
 from controllers.workload import workload_actions
 from controllers.workload.workload_act import WorkloadActor
+from tests.fakes.kube_answers import KubeAnswers
 
 SITE_REASONS = {end.site_reason for end in job_ends.ENDS}
 UID = "5e3c0000-1111-4222-8333-444455556666"
@@ -73,24 +74,10 @@ def failed_at_site(reason: str) -> dict[str, Any]:
     return pod_status(pod, job, "", 1e9)
 
 
-class Kube:
-    """Records the patch of the status."""
-
-    def __init__(self) -> None:
-        self.patches: list[dict[str, Any]] = []
-
-    def fenced(self, check: object) -> Kube:
-        return self
-
-    def patch(self, path: str, patch: dict[str, Any], kind: str) -> dict[str, Any]:
-        self.patches.append(patch)
-        return {"metadata": {"labels": {}}, "spec": {}, "status": {}}
-
-
 class Hub:
     """As much of the dependencies as the end of a pod needs."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: KubeAnswers) -> None:
         self.kube, self.config, self.clock = kube, self, self
         self.slurm = self.poller = self.pods = self.events = self.cluster = None
         self.scheduler_name, self.max_grace_period = "ours", 300
@@ -100,11 +87,11 @@ class Hub:
 
 
 def failed_on_a_node(end: job_ends.End) -> dict[str, Any]:
-    kube = Kube()
+    kube = KubeAnswers()
     hub: Any = Hub(kube)
     pod = {"metadata": {"namespace": "ns", "name": "p", "uid": UID}, "spec": {}}
     WorkloadActor(hub, lambda: None).act(workload_actions.End(pod, 5, end))
-    return dict(kube.patches[0]["status"])
+    return dict(kube.writes[0][2]["status"])
 
 
 @pytest.mark.parametrize("end", job_ends.ENDS, ids=lambda end: end.reason)

@@ -7,22 +7,15 @@ from typing import Any
 
 from controllers import service_reports
 from controllers.service_reports import ServiceReports
-
-
-class Events:
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def event(self, pod: Any, reason: str, text: str, **_more: Any) -> None:
-        self.texts.append(text)
+from tests.fakes.recorders import RecordedEvents
 
 
 def pod(uid: str) -> dict[str, Any]:
     return {"metadata": {"uid": uid}}
 
 
-def made() -> tuple[ServiceReports, Events]:
-    events = Events()
+def made() -> tuple[ServiceReports, RecordedEvents]:
+    events = RecordedEvents()
     return ServiceReports(events, "NotReached", "Reaching"), events  # type: ignore[arg-type]
 
 
@@ -30,11 +23,11 @@ def test_each_text_is_written_once_for_a_pod_that_is_there() -> None:
     reports, events = made()
     for uid in ("a", "a", "b"):
         reports.once(pod(uid), "refused")
-    assert events.texts == ["refused"] * 2
+    assert events.told == [("NotReached", "refused")] * 2
     reports.keep({"b"})
     for uid in ("a", "b"):
         reports.once(pod(uid), "refused")
-    assert events.texts == ["refused"] * 3
+    assert events.told == [("NotReached", "refused")] * 3
 
 
 def test_new_texts_fill_no_memory() -> None:
@@ -42,7 +35,7 @@ def test_new_texts_fill_no_memory() -> None:
     for number in range(1000):
         reports.once(pod("a"), str(number))
     reports.once(pod("b"), "refused")
-    assert len(events.texts) == service_reports.MOST + 1
+    assert len(events.told) == service_reports.MOST + 1
     assert len(reports._texts["a"]) == service_reports.MOST
 
 

@@ -6,53 +6,38 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import KubeError, KubeNotFoundError, KubeUnavailableError
+from bridge.errors import KubeUnavailableError
 from bridge.kube.discovery import get_if_served
 from bridge.kube.resources import PODS, Resource
+from tests.fakes.kube_answers import KubeAnswers, discovery
 
 GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", True)
-
-
-class Client:
-    """Answers discovery, and every other request with ``error``."""
-
-    def __init__(self, error: KubeError, versions: tuple[str, ...] = (), resources: tuple[str, ...] = ()) -> None:
-        self.error, self.versions, self.resources = error, versions, resources
-
-    def get(self, path: str, **_: Any) -> dict[str, Any]:
-        if path == "/apis":
-            return {"groups": [{"versions": [{"groupVersion": version} for version in self.versions]}]}
-        if path in ("/apis/scheduling.k8s.io/v1beta1", "/api/v1"):
-            return {"resources": [{"name": name} for name in self.resources]}
-        raise self.error
 
 
 PLAIN = KubeUnavailableError("not an answer of an API server", status=404)
 
 
 @pytest.mark.parametrize(
-    ("resource", "versions", "resources"),
+    ("resource", "answers"),
     [
-        (GROUPS, ("scheduling.k8s.io/v1", "scheduling.k8s.io/v1alpha2"), ("podgroups",)),
-        (GROUPS, ("scheduling.k8s.io/v1beta1",), ("workloads",)),
-        (PODS, (), ("nodes",)),
+        (GROUPS, discovery({"scheduling.k8s.io/v1": ["podgroups"], "scheduling.k8s.io/v1alpha2": ["podgroups"]})),
+        (GROUPS, discovery({"scheduling.k8s.io/v1beta1": ["workloads"]})),
+        (PODS, {"/api/v1": {"resources": [{"name": "nodes"}]}}),
     ],
 )
-def test_an_object_of_a_resource_that_is_not_served_does_not_exist(
-    resource: Resource, versions: tuple[str, ...], resources: tuple[str, ...]
-) -> None:
-    assert get_if_served(Client(PLAIN, versions, resources), resource, "ns", "x") is None  # type: ignore[arg-type]
+def test_an_object_of_a_resource_that_is_not_served_does_not_exist(resource: Resource, answers: Any) -> None:
+    assert get_if_served(KubeAnswers(answers, default=PLAIN), resource, "ns", "x") is None  # type: ignore[arg-type]
 
 
 def test_a_plain_404_for_a_served_resource_says_nothing() -> None:
-    served = Client(PLAIN, ("scheduling.k8s.io/v1beta1",), ("podgroups",))
+    served = KubeAnswers(discovery({"scheduling.k8s.io/v1beta1": ["podgroups"]}), default=PLAIN)
     with pytest.raises(KubeUnavailableError):
         get_if_served(served, GROUPS, "ns", "x")  # type: ignore[arg-type]
 
 
 def test_other_errors_are_not_explained_by_discovery() -> None:
     for status in (0, 503):
+        kube = KubeAnswers(discovery({}), default=KubeUnavailableError("x", status=status))
         with pytest.raises(KubeUnavailableError):
-            get_if_served(Client(KubeUnavailableError("x", status=status)), GROUPS, "ns", "x")  # type: ignore[arg-type]
-    missing = Client(KubeNotFoundError("x", status=404))
-    assert get_if_served(missing, GROUPS, "ns", "x") is None  # type: ignore[arg-type]
+            get_if_served(kube, GROUPS, "ns", "x")  # type: ignore[arg-type]
+    assert get_if_served(KubeAnswers(), GROUPS, "ns", "x") is None  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """What one refresh of the page of a waiting pod reads from the API server."""
 
-import collections
-
 import pytest
 
 from bridge.apps.cli import explain
@@ -9,6 +7,7 @@ from bridge.apps.cli.dashboard_command import MOST_READS, REMEMBER, PageSession,
 from bridge.apps.dashboard.page_access import Viewer
 from bridge.config.hub import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
+from tests.fakes.kube_answers import KubeAnswers
 from tests.unit.apps.view.test_pod_view import pod, scheduled
 
 ALL_PODS = "/api/v1/pods"
@@ -21,17 +20,10 @@ NODE = {
 }
 
 
-class Client:
-    """An API server for one user; ``error`` answers lists of the whole cluster."""
-
-    def __init__(self, others=(), error=None):
-        self.others, self.error, self.read = others, error, collections.Counter()
-
-    def get(self, path, params=None):
-        self.read[path] += 1
-        if self.error is not None and path in CLUSTER_WIDE:
-            raise self.error
-        return {"items": list(self.others) if path == ALL_PODS else []}
+def server(others=(), error=None):
+    """Return an API server for one user; ``error`` answers lists of the whole cluster."""
+    answers = {ALL_PODS: {"items": list(others)}} if error is None else dict.fromkeys(CLUSTER_WIDE, error)
+    return KubeAnswers(answers, default={"items": []})
 
 
 def waiting(name="p"):
@@ -53,33 +45,33 @@ def report(clock):
 
 
 def test_the_whole_cluster_is_read_at_most_once_in_some_seconds(report, clock):
-    client = Client()
+    client = server()
     first = report("ann", client)
     for _ in range(9):
         clock.advance(REMEMBER / 10)
         assert report("ann", client) == first
-    assert {path: client.read[path] for path in CLUSTER_WIDE} == dict.fromkeys(CLUSTER_WIDE, 1)
+    assert {path: client.reads.count(path) for path in CLUSTER_WIDE} == dict.fromkeys(CLUSTER_WIDE, 1)
     clock.advance(REMEMBER / 10)
     report("ann", client)
-    assert {path: client.read[path] for path in CLUSTER_WIDE} == dict.fromkeys(CLUSTER_WIDE, 2)
-    assert client.read["/api/v1/namespaces/hpc/events"] == 11
+    assert {path: client.reads.count(path) for path in CLUSTER_WIDE} == dict.fromkeys(CLUSTER_WIDE, 2)
+    assert client.reads.count("/api/v1/namespaces/hpc/events") == 11
 
 
 def test_nobody_sees_what_another_user_has_read(report):
     full = {**pod("secret", phase="Running", node="n1"), "spec": {**waiting()["spec"], "nodeName": "n1"}}
     full["spec"]["schedulerName"] = "default-scheduler"
     full["spec"]["containers"] = [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]
-    ann = Client([full])
+    ann = server([full])
     assert any("cpu" in line for line in report("ann", ann)["nodes"])
-    mallory = Client([full], KubeForbiddenError("forbidden", status=403))
+    mallory = server([full], KubeForbiddenError("forbidden", status=403))
     for _ in range(2):
         assert not any("cpu" in line for line in report("mallory", mallory)["nodes"])
-    assert {path: mallory.read[path] for path in (ALL_PODS, VOLUMES)} == {ALL_PODS: 1, VOLUMES: 1}
+    assert {path: mallory.reads.count(path) for path in (ALL_PODS, VOLUMES)} == {ALL_PODS: 1, VOLUMES: 1}
 
 
 def test_other_errors_are_not_cached(report):
-    client = Client(error=KubeUnavailableError("timeout"))
+    client = server(error=KubeUnavailableError("timeout"))
     report("ann", client)
-    client.error = None
+    client.answers.clear()
     report("ann", client)
-    assert client.read[VOLUMES] == client.read[ALL_PODS] == 2
+    assert client.reads.count(VOLUMES) == client.reads.count(ALL_PODS) == 2

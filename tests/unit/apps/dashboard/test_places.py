@@ -11,6 +11,7 @@ from bridge.errors import KubeForbiddenError, KubeUnavailableError
 from bridge.slurm import cluster_sums
 from bridge.slurm.cluster_sums import Amounts, ClusterSums, NodeSums, PartitionSums
 from tests.fakes.clock import FakeClock
+from tests.fakes.kube_answers import KubeAnswers
 from tests.unit.apps.view.test_pod_view import pod, scheduled
 
 BUSY = NodeSums(
@@ -164,33 +165,19 @@ class TestSorting:
         assert site([pod("a")]).get(f"/pods?sort={sort}").status_code == 200
 
 
-class Kube:
-    def __init__(self, sums=None):
-        self.answer, self.version = None, 0
-        self.put(sums)
-
-    def put(self, sums):
-        self.version += 1
-        content = cluster_sums.to_config_map(sums) if sums is not None else {}
-        self.answer = {"metadata": {"resourceVersion": str(self.version)}, **content}
-
-    def get(self, path):
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
 class TestReader:
     @pytest.fixture(autouse=True)
     def reader(self):
-        self.kube, self.clock, self.changes = Kube(), FakeClock(SUMS.at), []
+        self.kube, self.clock, self.changes = KubeAnswers(), FakeClock(SUMS.at), []
         self.reader = SlurmReader(self.kube, "/path", self.clock, lambda: self.changes.append(1))
+        self.kube.answers["/path"] = {"metadata": {"resourceVersion": "1"}}
 
     def read(self, answer=None):
         if isinstance(answer, Exception):
-            self.kube.answer = answer
+            self.kube.answers["/path"] = answer
         elif answer is not None:
-            self.kube.put(answer)
+            version = {"metadata": {"resourceVersion": str(1 + len(self.kube.reads))}}
+            self.kube.answers["/path"] = version | cluster_sums.to_config_map(answer)
         self.reader.read()
         return self.reader.state
 
@@ -212,13 +199,13 @@ class TestReader:
 
     def test_after_an_error_the_last_state_stays_and_the_next_read_mends_it(self):
         self.read(SUMS)
-        kept = self.kube.answer
+        kept = self.kube.answers["/path"]
         state = self.read(KubeUnavailableError("refused"))
         assert state.sums == SUMS and "refused" in state.problem
-        self.kube.answer = kept
+        self.kube.answers["/path"] = kept
         assert self.read() == SlurmState(SUMS, "")
 
     def test_a_refusal_and_a_wrong_text_are_told(self):
         assert "may not read" in self.read(KubeForbiddenError("no")).problem
-        self.kube.answer = {"metadata": {}, "data": {cluster_sums.PLAIN: "{"}}
+        self.kube.answers["/path"] = {"metadata": {}, "data": {cluster_sums.PLAIN: "{"}}
         assert "cannot be read" in self.read().problem
