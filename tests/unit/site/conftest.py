@@ -204,11 +204,13 @@ class World:
     def status(self, uid=UID):
         return self.submitter.status(OWNER, uid, Empty()).status
 
-    def look(self, seconds=0.0):
-        self.clock.advance(seconds)
-        self.watcher.read_changes()
-        self.submitter.arrays.run(1.0)
-        self.watcher.poll_batch_system()
+    def look(self, *seconds):
+        """Let the leader look once, or after each of these times."""
+        for each in seconds or (0.0,):
+            self.clock.advance(each)
+            self.watcher.read_changes()
+            self.submitter.arrays.run(1.0)
+            self.watcher.poll_batch_system()
 
     def write(self, name, content, uid=UID):
         path = self.folder.job(uid).path / name

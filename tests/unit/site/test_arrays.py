@@ -31,8 +31,7 @@ def submit(world: Any, number: int, **more: Any) -> Any:
 
 def gather(world: Any) -> None:
     """Two looks of the leader, between which no pod comes."""
-    world.look()
-    world.look(0.5)
+    world.look(0, 0.5)
 
 
 def submit_each(world: Any, count: int = 3, **more: Any) -> None:
@@ -72,8 +71,7 @@ def check_all_run(world: Any, count: int = 3) -> None:
         world.begin(pod(number))
         world.finish(pod(number), code=number)
         world.batch.end(world.status(pod(number)).job_id, code=number)
-    world.look(1)
-    world.look(61)
+    world.look(1, 61)
     outcomes = [world.status(pod(number)).outcome for number in range(count)]
     assert outcomes == ["Succeeded", *["Failed"] * (count - 1)]
     cancel_each(world, count)
@@ -350,8 +348,7 @@ def test_a_pod_is_cancelled_while_its_array_is_submitted(world: Any) -> None:
     world.batch.during_submit = lambda: cancel(world, 1)
     submit_all(world)
     world.batch.during_submit = lambda: None
-    world.look(1)
-    world.look(1)
+    world.look(1, 1)
     assert world.batch.cancelled == ["1001_1"]
     assert living(world) == [pod(0), pod(2)]
     world.look(31)
@@ -365,14 +362,12 @@ def test_a_pending_job_that_leaves_its_array_was_cancelled(world: Any) -> None:
     del world.batch.table["1001_1"]
     cancel(world, 2)
     world.batch.end = lambda job_id, reason: world.batch.table.pop(job_id)
-    world.look(1)
-    world.look(1)
+    world.look(1, 1)
     status = world.status(pod(1))
     assert (status.phase, status.outcome, status.reason) == ("ended", "Failed", "Cancelled")
     assert not world.folder.job(pod(2)).exists() or world.status(pod(2)) is None
     cancel(world, 0)
-    world.look(1)
-    world.look(1)
+    world.look(1, 1)
     assert not world.folder.job(pod(0)).exists()
 
 

@@ -26,8 +26,7 @@ def test_killed_at_any_point_of_a_submit(world: Any, killer: Killer, point: int)
     world.again()
     world.look(1)
     world.submit()  # the hub asks again
-    world.look(61)
-    world.look(61)
+    world.look(61, 61)
     assert world.status().job_id
     assert len([job for job in world.batch.table.values() if job.phase != "ended"]) == 1
     world.begin()
@@ -50,8 +49,7 @@ def test_killed_at_any_point_of_a_submit_that_replaces_an_unused_job(world: Any,
     world.again()
     world.look(1)
     assert (world.submit().status.phase, world.folder.job(UID).read().meta.replaced) == ("queued", ("1",))
-    world.look(61)
-    world.look(61)
+    world.look(61, 61)
     assert world.status().phase == "queued" and world.status().job_id != "1"
     assert len([job for job in world.batch.table.values() if job.phase != "ended"]) == 1
     assert was_killed or point > 12

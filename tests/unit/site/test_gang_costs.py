@@ -57,8 +57,7 @@ def run_all(world: Any, *, grouped: bool) -> Counter[str]:
         world.write("state/pod.json", '{"phase":"Succeeded","startedAt":7,"finishedAt":9}', GANG)
     for job_id in job_ids:
         world.batch.end(job_id, code=0)
-    world.look(5)
-    world.look(5)
+    world.look(5, 5)
     assert [world.status(uid(rank)).outcome for rank in range(SIZE)] == ["Succeeded"] * SIZE
     return Counter(status.job for _, status in world.events)
 

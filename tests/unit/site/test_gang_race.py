@@ -81,8 +81,7 @@ def give_back(site: Any, reason: str = "NoGrant") -> None:
     site.write("state/pod.json", text, GANG)
     (job_id,) = [job.id for job in site.batch.table.values() if job.phase == "running"]
     site.batch.end(job_id, code=1)
-    site.look()
-    site.look(5)
+    site.look(0, 5)
 
 
 def withdraw(site: Any, rank: int) -> Any:
@@ -129,8 +128,7 @@ def test_a_job_whose_pods_have_run_is_not_unused(site: Any) -> None:
     for rank in range(3):
         end(site, rank, rank)
     close(site)
-    site.look()
-    site.look(5)
+    site.look(0, 5)
     assert [(s.phase, s.unused) for s in statuses(site)] == [("ended", False)] * 3
     submit(site, 0)
     assert len(site.batch.submits) == 1
@@ -149,8 +147,7 @@ def test_a_job_without_the_grant_of_all_is_unused_and_the_next_submissions_make_
         give_back(site)
     else:
         site.batch.end("1", "NodeFail")
-        site.look()
-        site.look(5)
+        site.look(0, 5)
     assert {(s.phase, s.unused) for s in statuses(site)} == {("ended", True)}
     # the pods are bound one after the other: the others stay unused until they come
     assert submit(site, 0).reason == "GangIncomplete"
@@ -176,8 +173,7 @@ def test_a_job_that_was_killed_with_its_grant_may_have_begun(site: Any) -> None:
     offer_and_ask(site)
     grant(site, 0, 1, 2)
     site.batch.end("1", "NodeFail")
-    site.look()
-    site.look(5)
+    site.look(0, 5)
     assert {(s.phase, s.unused) for s in statuses(site)} == {("ended", False)}
     site.again()
     assert {(s.phase, s.unused) for s in statuses(site)} == {("ended", False)}
@@ -239,8 +235,7 @@ def test_a_group_that_runs_elsewhere_leaves_the_queue(site: Any, is_asking: bool
             withdraw(site, rank)
         else:
             site.submitter.cancel(OWNER, pod(rank), CancelMessage(grace=0))
-    site.look(1)
-    site.look(1)
+    site.look(1, 1)
     if is_asking:
         assert (site.folder.job(GANG).path / "control" / "stop").exists()
         give_back(site, "Deleted")
@@ -301,8 +296,7 @@ def test_while_an_unused_job_is_forgotten_its_pods_are_refused_for_now(site: Any
 def test_while_the_job_ends_its_pods_are_refused_for_now(site: Any) -> None:
     offer_and_ask(site)
     withdraw_all(site)
-    site.look(1)
-    site.look(1)
+    site.look(1, 1)
     with pytest.raises(SiteRefusedError) as refused:
         submit(site, 0)
     assert (refused.value.reason, refused.value.retryable) == ("GangOver", True)
@@ -353,7 +347,6 @@ def test_killed_while_an_unused_job_is_replaced(site: Any, killer: Killer, point
     site.look(1)
     for rank in (1, 0, 2):
         submit(site, rank)
-    site.look(61)
-    site.look(1)
+    site.look(61, 1)
     assert [job.uid for job in site.batch.table.values() if job.phase != "ended"] == [GANG]
     assert {(s.phase, s.unused) for s in statuses(site)} == {("queued", False)}

@@ -288,8 +288,7 @@ def test_a_submission_without_an_answer(world: Any, is_submitted: bool) -> None:
     world.batch.silent, world.batch.swallow = None, False
     world.look(1)
     assert len(world.batch.submits) == 1
-    world.look(61)
-    world.look(1)
+    world.look(61, 1)
     assert [job.uid for job in world.batch.table.values()] == [GANG]
     assert {s.job_id for s in statuses(world)} == {next(iter(world.batch.table))}
 
@@ -330,8 +329,7 @@ def test_pods_that_the_launcher_did_not_start_get_its_reason(world: Any) -> None
 def test_pods_of_a_job_that_reached_its_time_limit(world: Any) -> None:
     run_all(world)
     world.batch.end("1", "DeadlineExceeded")
-    world.look(1)
-    world.look(5)
+    world.look(1, 5)
     assert {(s.phase, s.outcome, s.reason) for s in statuses(world)} == {("ended", "Failed", "DeadlineExceeded")}
 
 
@@ -385,8 +383,7 @@ def test_a_running_pod_is_killed_without_the_others(world: Any) -> None:
     world.look(16)
     assert (job / f"control/kill-{pod(1)}").read_text() == "1\n"
     record_end(world, 1, 137)
-    world.look()
-    world.look(5)
+    world.look(0, 5)
     assert world.status(pod(1)) is None
     assert (world.batch.cancelled, [s.phase for s in statuses(world, 0, 2)]) == ([], ["running"] * 2)
     assert submit(world, 1, 1).phase == "queued"
@@ -444,8 +441,7 @@ def test_a_group_whose_pod_is_being_submitted_waits_without_the_others(
 def test_an_incomplete_group_is_not_over_while_the_hub_submits_it(world: Any) -> None:
     submit(world, 0)
     cancel(world, 0)
-    world.look(1)
-    world.look(1)
+    world.look(1, 1)
     assert world.status(pod(0)) is None
     submit(world, 1)
     submit(world, 2)
@@ -457,8 +453,7 @@ def test_pods_that_are_over_do_not_say_what_the_others_request(world: Any, forge
     submit(world, 0)
     submit(world, 1)
     cancel_all(world, 2, forget=forget)
-    world.look(1)
-    world.look(1)
+    world.look(1, 1)
     submit(world, 1, 1, cpus=2, mpi="pmix")
     with pytest.raises(SiteRefusedError, match=r"cpus 1: .*allowed: 2"):
         submit(world, 0, 1, mpi="pmix")

@@ -96,8 +96,7 @@ def test_a_group_is_complete_with_the_successor_of_a_pod_that_is_over(world: Any
     submit(world, 0, cpus=4)
     submit(world, 1)
     cancel(world, 1, forget=forget)
-    world.look(1)
-    world.look(1)
+    world.look(1, 1)
     assert submit(world, 2).message == "the site waits for all 3 pods of the group"
     assert world.batch.submits == []
     submit(world, 1, 1, cpus=cpus)
@@ -148,8 +147,7 @@ def test_pods_of_a_job_that_ended_with_one_of_its_nodes(world: Any) -> None:
     text = '{"phase":"Failed","reason":"Killed","message":"the processes were killed","finishedAt":9}'
     world.write("state/pod.json", text, GANG)
     world.batch.end("1", "NodeFail")
-    world.look(1)
-    world.look(5)
+    world.look(1, 5)
     assert {(status.phase, status.reason) for status in statuses(world)} == {("ended", "NodeFail")}
 
 

@@ -200,17 +200,14 @@ def test_a_second_job_of_the_same_name_is_cancelled(world: Any) -> None:
 def test_a_refused_second_try_ends_the_job(world: Any) -> None:
     world.submit_lost()
     world.batch.refuse = BatchError("no such partition")
-    world.look(61)
-    world.look(3)
+    world.look(61, 3)
     assert (world.status().phase, world.status().reason) == ("ended", "BatchSystemRefused")
 
 
 def test_cancel_while_the_submit_goes_on_wins(world: Any) -> None:
     world.batch.during_submit = lambda: world.submitter.cancel(OWNER, UID, CancelMessage(grace=30, forget=True))
     world.submit()
-    world.look(1)
-    world.look(1)
-    world.look(1)
+    world.look(1, 1, 1)
     assert (world.batch.cancelled, world.status()) == (["1"], None)
 
 
@@ -290,8 +287,7 @@ def test_a_running_job_is_asked_first_and_killed_after_its_grace(world: Any) -> 
     assert world.batch.cancelled == ["1"]
     world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
     assert stop.read_text() == "0 Deleted\n"
-    world.look(3)
-    world.look(3)
+    world.look(3, 3)
     assert (world.status().outcome, world.status().reason) == ("Failed", "Deleted")
     assert world.status().containers[0].ended.exit_code == 137
 
@@ -305,9 +301,7 @@ def test_cancel_with_forget_while_the_batch_system_is_down_is_not_lost(world: An
     world.look(100)
     assert world.status() is not None
     world.batch.down = None
-    world.look(1)
-    world.look(1)
-    world.look(1)
+    world.look(1, 1, 1)
     assert world.status() is None
     assert "1" in world.batch.cancelled
 
@@ -331,16 +325,13 @@ def test_9_3_a_batch_system_that_is_down_changes_nothing(world: Any, caplog: pyt
 def test_9_3_a_job_that_vanished_is_lost_after_two_looks_and_a_while(world: Any) -> None:
     world.run_job(1)
     del world.batch.table["1"]
-    world.look(1)
-    world.look(30)
+    world.look(1, 30)
     assert (world.status().phase, world.status().missing) == ("running", False)
-    world.look(31)
-    world.look(3)
+    world.look(31, 3)
     assert (world.status().phase, world.status().missing) == ("running", True)
     assert not (world.folder.job(UID).path / "control" / "stop").exists(), "its script may still run"
     world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
-    world.look(1)
-    world.look(3)
+    world.look(1, 3)
     assert (world.status().phase, world.status().outcome) == ("ended", "Failed")
     assert (world.folder.job(UID).path / "control" / "stop").read_text() == "0 Deleted\n"
 
@@ -385,8 +376,7 @@ def test_accounting_tells_how_a_vanished_job_ended(world: Any) -> None:
     world.run_job(1)
     job = world.batch.table.pop("1")
     world.batch.history["1"] = type(job)(id="1", uid=UID, phase="ended", reason="OOMKilled", started_at=5.0)
-    world.look(1)
-    world.look(3)
+    world.look(1, 3)
     assert (world.status().outcome, world.status().reason) == ("Failed", "OOMKilled")
     assert world.status().containers[0].ended.reason == "OOMKilled"
 
@@ -397,8 +387,7 @@ def test_a_job_lost_before_it_began_is_submitted_again_three_times_at_most(world
         world.look(35)
         world.batch.table.clear()
     assert len(world.batch.submits) == 3
-    world.look(100)
-    world.look(3)
+    world.look(100, 3)
     assert (world.status().phase, world.status().reason) == ("ended", "JobLost")
 
 

@@ -44,8 +44,7 @@ def record_end(site, reason="NoGrant"):
 def give_back(site, reason="NoGrant"):
     record_end(site, reason)
     site.batch.end(site.status().job_id, code=1)
-    site.look()
-    site.look(5)
+    site.look(0, 5)
 
 
 def granted(site):
@@ -132,8 +131,7 @@ def test_a_job_that_ended_in_the_queue_is_unused(site):
     site.submit(grant_wait=60)
     site.look()
     site.batch.end("1", "NodeFail")
-    site.look()
-    site.look(5)
+    site.look(0, 5)
     assert site.status().unused
     assert site.submit(grant_wait=60).existed is False
 
@@ -142,8 +140,7 @@ def test_a_script_that_was_killed_with_a_grant_may_have_begun(site):
     submit_and_ask(site)
     site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))
     site.batch.end("1", "NodeFail")
-    site.look()
-    site.look(5)
+    site.look(0, 5)
     assert (site.status().phase, site.status().unused) == ("ended", False)
     assert site.submit().existed
 
@@ -243,8 +240,7 @@ def test_the_deletion_of_the_pod_counts_before_and_after_a_withdrawal(site, firs
     requests = [CancelMessage(grace=0, withdrawn=True), CancelMessage(grace=30)]
     for request in requests if first == "withdrawn" else reversed(requests):
         site.submitter.cancel(OWNER, UID, request)
-    site.look()
-    site.look(5)
+    site.look(0, 5)
     assert site.status().unused
     assert site.submit().existed, "a late submission of a pod that is gone"
 
