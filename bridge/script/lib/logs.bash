@@ -65,9 +65,9 @@ end_collector() {
     done
 } 2>/dev/null
 
-# collected PID: RESULT is how much a collector has written, which costs no process to find out.
+# collected PID: RESULT is how much a collector has written, which costs no process to find out; empty: it has ended.
 collected() {
-    local position=0
+    local position=''
     # to the end of the file: if the process ended after the first line, bash could not seek back, and the next read would
     # return the other lines, whatever its file is
     { read -r -d '' _ position _ <"/proc/$1/fdinfo/1"; } 2>/dev/null
@@ -211,10 +211,11 @@ end_of_log() {
 index_log() {
     local i=$1 log=logs/${NAME[$1]} sizes
     [[ -e $log.log ]] || return
-    RESULT=0
+    RESULT=''
     # what the collector has written is the length, unless a cut or the container itself has truncated the log
     ((++LOOKS[i] % 256)) && [[ $LOG_CUT != copy ]] && collected "${COLLECTOR[i]}"
-    ((sizes = RESULT)) || read -r -d '' -a sizes < <(stat -c %s "$log.log" "$log.index" 2>/dev/null)
+    sizes=$RESULT
+    [[ $sizes ]] || read -r -d '' -a sizes < <(stat -c %s "$log.log" "$log.index" 2>/dev/null)
     LOG_SIZE[i]=$((LOG_BASE[i] + sizes[0]))
     if ((LOG_SIZE[i] < LOG_FIRST[i])); then
         # the container itself has truncated it

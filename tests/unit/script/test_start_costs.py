@@ -1,0 +1,30 @@
+"""What the start of a pod does not cost, where many start at once on a machine."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from bridge.script import library
+
+RUN = "mkdir logs control state state/.new\nNAME=(main)\n"
+
+
+def run(folder: Path, text: str, **variables: str) -> str:
+    (folder / "script").write_text(f"{library.text('none')}\n{RUN}{text}")
+    words = ["bash", "--norc", "--noprofile", "script"]
+    variables |= {"PATH": "/usr/bin:/bin"}
+    return subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_length_of_a_log_that_the_container_does_not_write_costs_no_program(tmp_path: Path) -> None:
+    text = """\
+stat() { echo stat >>ran; command stat "$@"; }
+set_up_containers; new_log 0; collect 0
+until collected "${COLLECTOR[0]}"; [[ $RESULT == 0 ]]; do :; done
+index_log 0; [[ -e ran ]] || echo none
+echo text >&"$OUTPUT"; exec {OUTPUT}>&-
+while kill -0 "${COLLECTOR[0]}"; do :; done 2>/dev/null
+index_log 0; cat ran; echo "${LOG_SIZE[0]}"
+"""
+    assert run(tmp_path, text) == "none\nstat\n5\n"
