@@ -28,8 +28,7 @@ begin() {
     fi
     STATE[i]=waiting REASON[i]=ContainerCreating BEGAN[i]=null UP[i]=false READY[i]=false CODE[i]=''
     STEP[i]=creating KILL_AT[i]='' KILLED[i]='' WHY_KILLED[i]='' HOOK[i]='' NEXT[i]='' DIRTY[i]=1
-    # most have begun before that, and a write costs as much as a start
-    FLUSH_AT=$((NOW + 100))
+    FLUSH_AT=$((NOW + BEGIN_TIME))
     unset "BEGAN_AT[i]" # a start that fails is no long run
     oom_count
     OOM_BEFORE=$RESULT
@@ -155,15 +154,18 @@ end_group() {
     kill -KILL -- "-$1"
 } 2>/dev/null
 
+end_hook() {
+    [[ ! ${HOOK[$1]} ]] || end_group "${HOOK[$1]}"
+    HOOK[$1]=''
+}
+
 # Check one container: has it started or ended, must it be killed or restarted?
 tend() {
     local i=$1
     case ${STEP[i]} in
     '' | over) return ;;
     backoff)
-        if ((NOW >= NEXT[i])); then
-            begin "$i"
-        fi
+        ((NOW < NEXT[i])) || begin "$i"
         return
         ;;
     esac
@@ -182,9 +184,7 @@ tend() {
     if [[ ${KILL_AT[i]} ]] && ((NOW >= KILL_AT[i])); then
         kill_now "$i"
     fi
-    if [[ ${STEP[i]} == running ]]; then
-        probe_all "$i"
-    fi
+    [[ ${STEP[i]} != running ]] || probe_all "$i"
 }
 
 # ask_to_end I GRACE [WHY TEXT]: preStop, TERM, and KILL after GRACE centiseconds. A second call can only reduce the time.
@@ -215,10 +215,7 @@ ask_to_end() {
     if [[ ${READY[i]} == true ]]; then
         READY[i]=false DIRTY[i]=1
     fi
-    if [[ ${HOOK[i]} ]]; then
-        end_group "${HOOK[i]}"
-        HOOK[i]=''
-    fi
+    end_hook "$i"
     if [[ ${STEP[i]} == running ]] && declare -F "pre_stop_$i" >/dev/null && (($2 > 0)); then
         STEP[i]=stopping
         in_background with_output "run/${NAME[i]}.hook" "pre_stop_$i"
@@ -235,10 +232,7 @@ terminate() {
 
 kill_now() {
     local i=$1
-    if [[ ${HOOK[i]} ]]; then
-        end_group "${HOOK[i]}"
-        HOOK[i]=''
-    fi
+    end_hook "$i"
     if [[ ${STEP[i]} == stopping ]]; then
         # preStop took all the time: two seconds for the process itself, as a kubelet gives
         KILL_AT[i]=$((NOW + 200))
@@ -281,10 +275,7 @@ reap() {
     PID[i]=''
     : >"run/$name.pid"
     stop_probes "$i"
-    if [[ ${HOOK[i]} ]]; then
-        end_group "${HOOK[i]}"
-        HOOK[i]=''
-    fi
+    end_hook "$i"
     if ((code > 128 && code <= 192)); then
         signal=$((code - 128))
     fi

@@ -6,8 +6,12 @@ declare -a BEGAN_AT
 declare -A HOST_PATH HOST_TYPE HOST_FREE
 HOST_AREAS=() SCRATCH_HELD='' IGNORE_USERS=''
 STOPPING='' CURRENT=0 FORCED='' STOP_BY='' DEADLINE_AT='' REACHER=''
-# centiseconds in which the first container begins, if nothing that may take long comes before
-FLUSH_LATER=100
+# centiseconds in which most containers begin: the write of a state before that costs as much as a start. The wrapper of a
+# group knows how many begin at once.
+BEGIN_TIME=${PODBRIDGE_BEGIN_TIME:-100}
+unset -v PODBRIDGE_BEGIN_TIME
+# the same for the first container, if nothing that may take long comes before
+FLUSH_LATER=$BEGIN_TIME
 FIRST_BACKOFF=$((${PODBRIDGE_FIRST_BACKOFF_SECONDS:-10} * 100))
 
 main() {
@@ -245,9 +249,9 @@ finish() {
     phase=${FORCED:-$phase}
     clock
     flush
-    [[ $SIZE_PID ]] && end_group "$SIZE_PID"
-    [[ $USAGE_PID ]] && end_group "$USAGE_PID"
-    [[ $REACHER ]] && end_group "$REACHER"
+    for i in $SIZE_PID $USAGE_PID $REACHER; do
+        end_group "$i"
+    done
     end_terminal run/terminal.*
     runtime_end
     unmount_fuse

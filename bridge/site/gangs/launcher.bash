@@ -24,8 +24,7 @@ launch() {
     if ! await_grant; then
         give_back
     elif await_members && start_members; then
-        write_hosts
-        put go "$MACHINES"
+        let_go
         await_end && phase=Succeeded
     fi
     end_members
@@ -111,22 +110,23 @@ await_members() {
     done
 }
 
-# find_place RANK: the MACHINE of a rank, from 0, the number of its GPUS, and the first of them there, DEVICE. PARTS has for
-# each component: pods, pods of a machine, GPUs of a pod, its first machine, and its first GPU there. The ranks fill one
-# machine after the other.
+# find_place RANK: the MACHINE of a rank, from 0, the number of the component's pods there, BESIDE, the number of its GPUS, and
+# the first of them there, DEVICE. PARTS has for each component: pods, pods of a machine, GPUs of a pod, its first machine, and
+# its first GPU there. The ranks fill one machine after the other.
 find_place() {
-    local part size per_node index=$1
+    local part size index=$1
     for part in "${PARTS[@]}"; do
-        read -r size per_node GPUS MACHINE DEVICE <<<"$part"
+        read -r size BESIDE GPUS MACHINE DEVICE <<<"$part"
         ((index >= size)) || break
         ((index -= size))
     done
-    ((MACHINE += index / per_node, DEVICE += index % per_node * GPUS))
+    ((MACHINE += index / BESIDE, DEVICE += index % BESIDE * GPUS))
 }
 
 # start_members: start a wrapper for each rank; false, if not all have reported that they are ready.
 start_members() {
     local until word command=() program=("$BASH" "$PWD/job.sh" "$TASK")
+    ABSENT=0 MACHINES=''
     if ((${#STARTER[@]})); then
         # srun takes the program of each component
         for word in "${STARTER[@]}"; do
@@ -139,9 +139,9 @@ start_members() {
         start_here 0
     fi
     clock
-    until=$((NOW + START_WAIT * 100)) ABSENT=0 MACHINES=''
+    until=$((NOW + START_WAIT * 100))
     while :; do
-        find_absent
+        [[ ! $ABSENT ]] || find_absent
         [[ $ABSENT ]] || return 0
         ! is_stopped || return 1
         clock
@@ -175,6 +175,14 @@ start_here() {
     { mkdir "${runs[@]}"; mkfifo "${runs[@]/%//waker}" "${runs[@]/%//guard}"; } 2>/dev/null
     find_namespace
     export PODBRIDGE_NAMESPACE="$NAMESPACE $MAPS_USER"
+    if ((${#ranks[@]} == SIZE)); then
+        # no other machine to wait for: the wrappers begin with their pods
+        for rank in "${ranks[@]}"; do
+            report_ready "$rank"
+        done
+        find_absent
+        [[ $ABSENT ]] || let_go
+    fi
     for rank in "${ranks[@]}"; do
         (take_signals && member "$rank") </dev/null &
         TASKS+=("$!")
@@ -222,7 +230,7 @@ any_machine() {
 
 # machine_of RANK: the machine on which a wrapper that is not ready was to run.
 machine_of() {
-    local MACHINE DEVICE GPUS number names=() host=''
+    local MACHINE DEVICE GPUS BESIDE number names=() host=''
     find_place "$1"
     number=$MACHINE
     case ${STARTER[0]-} in
@@ -248,6 +256,18 @@ slurm_machines() {
         ((${#PARTS[@]} == 1)) || list+=_HET_GROUP_$part
         "${STARTER[0]%srun}scontrol" show hostnames "${!list-}" 2>/dev/null
     done
+}
+
+# report_ready RANK: the machine of the rank is ready. Who reads it waits for a complete line.
+report_ready() {
+    printf '%s %s\n' "$HOST" "$ADDRESS" >"ready/$1"
+}
+
+# let_go: let the wrappers start their pods.
+let_go() {
+    [[ ! -e go ]] || return 0
+    write_hosts
+    put go "$MACHINES"
 }
 
 # write_hosts: address and names of each pod, as in /etc/hosts, by rank.

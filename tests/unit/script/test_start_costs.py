@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from bridge.script import library
 
 RUN = "mkdir logs control state state/.new\nNAME=(main)\n"
@@ -15,6 +17,14 @@ def run(folder: Path, text: str, **variables: str) -> str:
     words = ["bash", "--norc", "--noprofile", "script"]
     variables |= {"PATH": "/usr/bin:/bin"}
     return subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(("variables", "least"), [({}, 100), ({"PODBRIDGE_BEGIN_TIME": "356"}, 356)])
+def test_no_state_is_written_while_the_containers_of_a_group_begin(
+    tmp_path: Path, variables: dict[str, str], least: int
+) -> None:
+    text = 'active; echo $((FLUSH_AT - NOW)) "${PODBRIDGE_BEGIN_TIME-none}"; ls state/.new'
+    assert run(tmp_path, text, **variables) == f"{least} none\n"
 
 
 def test_the_length_of_a_log_that_the_container_does_not_write_costs_no_program(tmp_path: Path) -> None:
