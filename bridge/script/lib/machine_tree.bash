@@ -117,13 +117,16 @@ find_covers() {
 }
 
 # mirror FOLDER COPY: make the copy, and add a mount of each entry of the folder. An entry that can't be mounted (not
-# permitted, or removed meanwhile) is empty. The consoles of the machine, most of what /dev has, are no devices of a job.
+# permitted, or removed meanwhile) is empty. The consoles of the machine, most of what /dev has, are no devices of a job, nor
+# are those that its user may not open.
 mirror() {
     local entry place k folders=("$2") files=() links=() binds=() GLOBIGNORE='/dev/tty[0-9]*:/dev/vcs*[0-9]*'
     shopt -s dotglob nullglob
     for entry in "${1%/}"/*; do
         if [[ -L $entry ]]; then
             links+=("$entry")
+            continue
+        elif [[ (-b $entry || -c $entry) && ! -r $entry && ! -w $entry ]]; then
             continue
         fi
         place=$2/${entry##*/}
