@@ -61,18 +61,17 @@ into() {
         # back to the user's own id, or to the requested one, without rights on the mounts
         map=(unshare "--map-user=$user" "--map-group=$group" --)
     fi
-    printf -v text '%s\n' "${EXPORTS[@]}"
+    # the last step: until then, each program would read the files of the locale
+    text='unset -v LC_ALL'
+    [[ ! $LOCALE ]] || printf -v text 'export LC_ALL=%q' "$LOCALE"
+    export LC_ALL=C
+    printf -v text '%s\n' "$text" "${EXPORTS[@]}"
     TMPDIR=$PWD/run hold_texts "$text" "$(
         declare -f "${FUNCTIONS[@]}"
         printf 'inside() {\n'
         declare -p "${DATA[@]}"
         printf 'step_inside "$@"\n}\n'
     )" || cannot "$name" 128 CreateContainerConfigError 'the variables could not be written'
-    if [[ $LOCALE ]]; then
-        LC_ALL=$LOCALE
-    else
-        unset -v LC_ALL
-    fi
     set -- "$BASH" --norc --noprofile -c "$FIRST_STEP$LAST_STEP" "$BASH" "$@"
     case $NAMESPACE in
     root) set -- unshare -m -- "$@" ;;

@@ -38,3 +38,17 @@ while kill -0 "${COLLECTOR[0]}"; do :; done 2>/dev/null
 index_log 0; cat ran; echo "${LOG_SIZE[0]}"
 """
     assert run(tmp_path, text) == "none\nstat\n5\n"
+
+
+@pytest.mark.parametrize(("locale", "first"), [("", "unset -v LC_ALL"), ("C.UTF-8", "export LC_ALL=C.UTF-8")])
+def test_the_locale_of_the_site_is_set_in_the_last_step_of_a_start(tmp_path: Path, locale: str, first: str) -> None:
+    """Until then, each program would read the files of the locale."""
+    text = f"""\
+hold_texts() {{ EXPORTED=$1; }}
+exec() {{ (($# == 0)) || {{ printenv LC_ALL; printf '%s' "$EXPORTED"; exit; }}; }}
+command_of() {{ COMMAND=(true); }}
+variables_of() {{ VARIABLES=(LC_ALL own); }}
+LOCALE={locale} RUN_AS=(:) KIND=(main) NAMESPACE=root MAPS_USER='' SESSION=(setsid)
+into 0 start 2>/dev/null
+"""
+    assert run(tmp_path, text) == f"C\n{first}\nexport LC_ALL='own'\n"
