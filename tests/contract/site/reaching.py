@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from bridge import names
@@ -21,6 +19,7 @@ from controllers.reach.reach_connections import Client, ReachConnections
 from controllers.reach.reach_stream import ReachStream
 from tests import processes
 from tests.contract.site import jobs
+from tests.fakes.socket_server import SocketServer
 
 CLIENT = """
 import os, socket, sys
@@ -37,26 +36,10 @@ import time; time.sleep(1000)
 """
 
 
-@contextlib.contextmanager
-def echo_server() -> Iterator[int]:
-    """A server in the cluster that returns what it receives; its port."""
-    with socket.create_server(("127.0.0.1", 0), backlog=200) as server:
-
-        def serve(sock: socket.socket) -> None:
-            with sock:
-                while data := sock.recv(65536):
-                    sock.sendall(data)
-
-        def accept() -> None:
-            while True:
-                try:
-                    sock = server.accept()[0]
-                except OSError:
-                    return
-                threading.Thread(target=serve, args=(sock,), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield server.getsockname()[1]
+def echo(sock: socket.socket) -> None:
+    """Return what a client sends, as a server in the cluster does."""
+    while data := sock.recv(65536):
+        sock.sendall(data)
 
 
 def client(site: Any, reach: str, *lines: str) -> tuple[str, dict[str, Any]]:
@@ -108,8 +91,8 @@ def check_reach(site: Any) -> None:
     """Reach a Service from a pod, by its name; the end of the pod ends its stream."""
     port = free_block(1)
     job, pod = client(site, f"web:{port}:80", *[f"web.default:{port}"] * 2)
-    with echo_server() as server:
-        stream = serve(site, job, pod, server)
+    with SocketServer(echo) as server:
+        stream = serve(site, job, pod, server.port)
         assert said(site, job, 2) == [f"web.default:{port} 300000"] * 2
         assert processes.with_word(str(port)), "the program that listens"
         jobs.cancel(site, job)

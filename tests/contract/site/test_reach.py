@@ -15,7 +15,9 @@ from cluster.ports import free_block
 from tests import processes
 from tests.contract.site import jobs
 from tests.contract.site.conftest import Site, new_place
-from tests.contract.site.reaching import client, echo_server, said, serve
+from tests.contract.site.reaching import client, said, serve
+from tests.contract.site.reaching import echo as answer
+from tests.fakes.socket_server import SocketServer
 
 pytestmark = pytest.mark.real
 
@@ -31,8 +33,8 @@ def site(nats_url: str) -> Any:
 @pytest.fixture(scope="module")
 def echo() -> Iterator[int]:
     """The port of a server in the cluster."""
-    with echo_server() as port:
-        yield port
+    with SocketServer(answer) as server:
+        yield server.port
 
 
 def streams(site: Any, job: str) -> set[int]:
