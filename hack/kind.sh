@@ -96,7 +96,7 @@ uninstall() {
     helm uninstall podbridge --namespace podbridge --ignore-not-found --wait
     kubectl delete deployment,service slurm --namespace slurm --ignore-not-found
     kubectl taint nodes --all slinky.slurm.net/managed-node- || true # "not found": nodes that Slurm did not manage
-    kubectl label namespace slurm podbridge bridge.vk.io/guarded-nodes- || true
+    kubectl label namespace slurm bridge.vk.io/guarded-nodes- || true
     if kubectl get namespaces --selector "$created" --output name | grep -x namespace/kueue-system; then
         # Kueue's objects first: only a Kueue that runs removes their finalizers
         kubectl delete workloads.kueue.x-k8s.io,localqueues,clusterqueues,resourceflavors --all --all-namespaces \
@@ -176,7 +176,7 @@ arguments=()
 read -r -a managed <<<"$nodes"
 if [[ $(kubectl get nodes --output name | wc -l) -le ${#managed[@]} ]]; then
     # Slurm manages every node, so podbridge and Slurm run on nodes that Slurm manages
-    kubectl label --overwrite namespace slurm podbridge bridge.vk.io/guarded-nodes=exempt
+    kubectl label --overwrite namespace slurm bridge.vk.io/guarded-nodes=exempt
     arguments+=(--set 'tolerations[0].operator=Exists')
 elif [[ $(kubectl get nodes --selector '!node-role.kubernetes.io/control-plane' --output name | wc -l) -gt ${#managed[@]} ]]; then
     # on a node of Slurm, podbridge's own pods would be evicted a moment after their start

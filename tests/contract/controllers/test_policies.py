@@ -85,7 +85,8 @@ def world(kubernetes: Any) -> Iterator[SimpleNamespace]:
 
     for namespace in (OTHER, EXEMPT):
         kubernetes.add_namespace(namespace)
-    kubernetes.api.ensure("/api/v1/namespaces/kube-system/serviceaccounts", {"metadata": {"name": "default"}})
+    for namespace in ("kube-system", names.SYSTEM_NAMESPACE):
+        kubernetes.api.ensure(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
     admin.patch(f"/api/v1/namespaces/{EXEMPT}", {"metadata": {"labels": {"bridge.vk.io/guarded-nodes": "exempt"}}})
     for body in (node(MANAGED), node(FREE), node(VIRTUAL, **{names.POOL_LABEL: VIRTUAL})):
         admin.create(NODES.path(), body)
@@ -108,8 +109,9 @@ def world(kubernetes: Any) -> Iterator[SimpleNamespace]:
         for found in admin.get(PODS.path(namespace))["items"]:
             admin.delete(PODS.path(namespace, found["metadata"]["name"]), {"gracePeriodSeconds": 0})
         kubernetes.api("DELETE", f"/api/v1/namespaces/{namespace}")
-    for found in admin.get(PODS.path("kube-system"))["items"]:
-        admin.delete(PODS.path("kube-system", found["metadata"]["name"]), {"gracePeriodSeconds": 0})
+    for namespace in ("kube-system", names.SYSTEM_NAMESPACE):
+        for found in admin.get(PODS.path(namespace))["items"]:
+            admin.delete(PODS.path(namespace, found["metadata"]["name"]), {"gracePeriodSeconds": 0})
     admin.patch(LIST, {"data": {MANAGED: None, VIRTUAL: None}}, kind="merge")
     for name in (MANAGED, FREE, VIRTUAL):
         admin.delete(NODES.path(name=name))
@@ -198,7 +200,7 @@ def test_podbridges_scheduler_binds(world: Any, who: str, target: str) -> None:
     assert world.admin.get(PODS.path(OTHER, body["metadata"]["name"]))["spec"]["nodeName"] == target
 
 
-@pytest.mark.parametrize("namespace", [EXEMPT, "kube-system"])
+@pytest.mark.parametrize("namespace", [EXEMPT, "kube-system", names.SYSTEM_NAMESPACE])
 def test_exempt_namespaces_reach_guarded_nodes(world: Any, namespace: str) -> None:
     world.admin.create(PODS.path(namespace), pod(nodeName=MANAGED))
     bind(world.kube_scheduler, world.admin.create(PODS.path(namespace), pod()), MANAGED)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -34,7 +35,7 @@ Step = tuple[str, Callable[[CommandSession], Iterator[Finding]]]
 """The name of a check for its errors, and the check."""
 WIDTH = 19
 """Characters of the longest name of a check."""
-RENEWAL = (
+FILE_RENEWAL = (
     "write a new token to the same file, or with Helm to its Secret (slurm-bridge-token by default); podbridge reads "
     "it again; docs/admins/install.md has the command"
 )
@@ -193,7 +194,7 @@ def _leases(session: CommandSession) -> Iterator[Finding]:
 
 
 def _token(session: CommandSession) -> Iterator[Finding]:
-    if jwt_source(session.config) is None:
+    if (source := jwt_source(session.config)) is None:
         fix = "set SLURM_JWT_FILE or slurm.jwtFile; scontrol token creates one"
         if session.has_file:
             yield Finding("FAIL", "Slurm token", "not configured", fix)
@@ -202,14 +203,15 @@ def _token(session: CommandSession) -> Iterator[Finding]:
         session.config = session.config.model_copy(update={"slurm_rest_api": ""})
         yield Finding("warn", "Slurm token", "this user has none, so Slurm is not checked", fix)
         return
+    renewal = FILE_RENEWAL if isinstance(source, Path) else "set SLURM_JWT to a new one; scontrol token creates it"
     left = session.slurm.token_expires_in()
     if left is None:
         yield Finding("ok", "Slurm token", "has no expiry time")
     elif left <= 0:
-        yield Finding("FAIL", "Slurm token", f"expired {duration(-left)} ago", RENEWAL)
+        yield Finding("FAIL", "Slurm token", f"expired {duration(-left)} ago", renewal)
     else:
         soon = left <= 3600
-        fix = RENEWAL if soon else ""
+        fix = renewal if soon else ""
         yield Finding("warn" if soon else "ok", "Slurm token", f"expires in {duration(left)}", fix)
 
 

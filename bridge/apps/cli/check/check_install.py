@@ -42,7 +42,7 @@ def evictions(session: CommandSession) -> Iterator[Finding]:
         return
     nodes = {node["metadata"]["name"] for node in session.nodes() if _gets_taint(session, node)}
     taint = {"key": names.MANAGED_TAINT, "value": session.config.scheduler_name, "effect": "NoExecute"}
-    exempt = {"kube-system"} | {
+    exempt = {"kube-system", session.config.leader_election.namespace} | {
         each["name"] for each in session.namespaces if (each.get("labels") or {}).get(EXEMPT) == "exempt"
     }
     evicted: dict[str, list[Pod]] = {}
@@ -66,7 +66,8 @@ def evictions(session: CommandSession) -> Iterator[Finding]:
             "warn", "pods", text, f"kubectl label namespace {namespace} {EXEMPT}=exempt, if you trust its users"
         )
     if not evicted and not kept_away:
-        yield Finding("ok", "pods", f"the taint of {len(nodes)} nodes would evict no pod")
+        number = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+        yield Finding("ok", "pods", f"the taint of {number} would evict no pod")
 
 
 def _gets_taint(session: CommandSession, node: Mapping[str, Any]) -> bool:

@@ -305,6 +305,21 @@ def test_a_server_that_does_not_answer_is_a_warning():
     assert "refused" in finding.found
 
 
+@pytest.mark.parametrize("left", [600, -600])
+@pytest.mark.parametrize(
+    ("variable", "expected"), [("SLURM_JWT", "set SLURM_JWT"), ("SLURM_JWT_FILE", "the same file")]
+)
+def test_the_fix_of_an_old_token_is_for_where_it_comes_from(monkeypatch, left, variable, expected):
+    for name in ("SLURM_JWT", "SLURM_JWT_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "token")
+    made = session(Kube())
+    made.slurm.token_expires_in = lambda: left
+    (finding,) = run(check_command._token, made)
+    assert finding.result == ("warn" if left > 0 else "FAIL")
+    assert expected in finding.fix
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 def test_without_an_api_server_the_other_checks_are_skipped(tmp_path, monkeypatch):
     for name in ("SLURM_JWT", "SLURM_JWT_FILE"):

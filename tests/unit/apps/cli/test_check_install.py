@@ -46,6 +46,7 @@ def evictions(pods, kube_nodes=None, slurm=("n1", "n2"), labels=None, **config):
         pod("unbound", on=None),
         pod("ended", phase="Succeeded"),
         pod("all", tolerations=[{"operator": "Exists"}], namespace="kube-system"),
+        pod("own", tolerations=[FOREVER], namespace="podbridge"),
         pod("by-name", tolerations=[FOREVER], namespace="kube-system"),
         pod("by-value", tolerations=[{"key": MANAGED_TAINT, "value": DEFAULT_SCHEDULER_NAME}], namespace="kube-system"),
     ],
