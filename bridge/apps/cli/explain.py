@@ -159,8 +159,7 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
         return _ending(pod, session)
     if view.node:
         return _placed(pod, view.node, job, session), ""
-    waited_for_slurm = view.reason in (wait_reasons.NOT_PROCESSED, "SlurmPending", "Racing")
-    if job is not None and states.is_allocated(job.states) and waited_for_slurm:
+    if job is not None and states.is_allocated(job.states) and view.reason in wait_reasons.BEFORE_START:
         return f"Slurm job {job.job_id} is allocated; the binding is in progress", ""
     number = job.job_id if job is not None else pods.job_id(pod)
     race = f"queued at {', '.join(places.recorded(pod))}; " if places.open_pools(pod) else ""

@@ -8,7 +8,7 @@ from bridge import names
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import node_room
 from bridge.errors import KubeError
-from bridge.slurm import job_words
+from bridge.slurm import job_words, states
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, pods, pool_selection, resources
 from scheduler.nodes import occupancy
@@ -28,7 +28,12 @@ def storage(session: CommandSession, pod: pods.Pod) -> Storage | None:
 
 
 def rooms(session: CommandSession, pod: pods.Pod, stored: Storage | None, job: Job | None) -> list[node_room.Room]:
-    """Return the answer of each node, as far as it is known; ``stored`` are the objects of :func:`storage`."""
+    """Return the answer of each node, as far as it is known; ``stored`` are the objects of :func:`storage`.
+
+    A job that has its nodes leaves no question: it holds on them what the pod would need.
+    """
+    if job is not None and states.is_allocated(job.states):
+        return []
     requests, slurm = resources.kubelet_requests(pod["spec"]), _slurm_side(session, pod, job)
     nodes = session.attempt("nodes", session.nodes)
     if nodes is None:

@@ -17,7 +17,7 @@ from bridge.apps.cli import output
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.get import job_records, pool_records_of
 from bridge.apps.cli.session import SLURM, CommandSession
-from bridge.apps.view import node_view, pod_view
+from bridge.apps.view import node_room, node_view, pod_view
 from bridge.apps.view.pod_view import PodView
 from bridge.clock import rfc3339
 from bridge.errors import BridgeError, KubeError
@@ -136,7 +136,7 @@ def _waiting(view: PodView) -> dict[str, Any]:
 def _nodes(
     session: CommandSession, manifests: Sequence[dict[str, Any]], views: Sequence[PodView]
 ) -> list[dict[str, Any]]:
-    """Return the nodes that are also Slurm nodes, and what the scheduler's pods request there."""
+    """Return the nodes that are also Slurm nodes, the scheduler's pods there, and what all jobs of Slurm hold."""
     slurm_names = {node["metadata"]["name"]: eligibility.slurm_name(node) for node in manifests}
     slurm_nodes = session.known_nodes
     _, colocated = node_view.nodes(manifests, views)
@@ -146,8 +146,7 @@ def _nodes(
             "ready": use.status,
             "slurm_state": "+".join(sorted(slurm_node.states)),
             "pods": use.pods,
-            "cpu": use.usage("cpu"),
-            "memory": use.usage("memory"),
+            **node_room.held_of(slurm_node),
         }
         for use in colocated
         if (slurm_node := slurm_nodes.get(slurm_names[use.name])) is not None

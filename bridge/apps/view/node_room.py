@@ -8,12 +8,14 @@ from decimal import Decimal
 from typing import Any
 
 from bridge import clock, gres_text
+from bridge.apps.view.records import Usage
 from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Node
 from bridge.slurm.node_holders import Holder
 from bridge.workload import eligibility, quantity, resources
 from bridge.workload.eligibility import NodeView
+from bridge.workload.quantity import MIB
 
 SHOWN = 6
 """Nodes that are named for each answer; the others are counted."""
@@ -176,6 +178,12 @@ def _cpus(node: Node) -> int:
 
 def _matching(counts: Mapping[str, float], name: str) -> float:
     return sum(count for kind, count in counts.items() if kind == name or kind.startswith(f"{name}:"))
+
+
+def held_of(node: Node) -> dict[str, Usage]:
+    """Return the CPUs and the bytes of memory that the jobs of all users hold on a node, and those that it has."""
+    memory = Usage(used=node.held_mib * MIB, total=max(0, node.memory_mib - node.reserved_mib) * MIB)
+    return {"cpu": Usage(used=node.held_cpus, total=_cpus(node)), "memory": memory}
 
 
 def held(node: Node, holders: Sequence[Holder], now: float) -> list[str]:

@@ -13,9 +13,9 @@ from typing_extensions import TypedDict  # pydantic requires it before Python 3.
 
 
 class Usage(TypedDict):
-    """What pods request of a resource, and what there is of it."""
+    """What is used of a resource, and what there is of it."""
 
-    used: Annotated[float, "requested by pods that have not ended"]
+    used: Annotated[float, "requested by pods that have not ended; on a node of Slurm, held by its jobs"]
     total: Annotated[float, "offered by the node, the pool or the quota"]
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 NOT_PROCESSED = "NotProcessedYet"
 """The reason of a waiting pod for which no scheduler has written a condition."""
 GATED = "SchedulingGated"
+BEFORE_START = frozenset({NOT_PROCESSED, "SlurmPending", "Racing"})
+"""The reasons that are over once a job of the pod has started, although its condition still has one of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,13 @@ def test_a_group_whose_pods_request_different_resources_is_eligible_where_such_g
 def test_a_pod_whose_job_has_started_shows_what_else_it_waits_for():
     started = job(states=frozenset({"RUNNING"}), nodes=("n1",), reason="None")
     found = shown(session([started]), pod("local", reason="NodeBusy"))
-    assert found["local"] == (True, False, "9", "started", "", "NodeBusy")
+    assert found["local"] == (True, None, "9", "started", "", "NodeBusy")
+
+
+@pytest.mark.parametrize("reason", ["", "SlurmPending", "Racing"])
+def test_a_pod_whose_job_has_started_does_not_show_why_it_waited(reason):
+    started = job(states=frozenset({"RUNNING"}), nodes=("n1",), reason="None")
+    assert shown(session([started]), pod("local", reason=reason))["local"] == (True, None, "9", "started", "", "")
 
 
 def test_a_held_job_has_no_expected_start_and_another_one_counts_for_a_pod_without_a_job():

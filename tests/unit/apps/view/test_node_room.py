@@ -61,6 +61,13 @@ def test_a_node_without_room_names_what_is_short_who_holds_it_and_until_when():
     )
 
 
+def test_what_a_node_shows_as_used_is_what_the_jobs_of_all_users_hold_of_what_slurm_may_give():
+    assert node_room.held_of(replace(held(15, 4096), reserved_mib=1024)) == {
+        "cpu": {"used": 15, "total": 16},
+        "memory": {"used": 4096 * 2**20, "total": 63 * 2**30},
+    }
+
+
 def test_a_job_without_a_time_limit_frees_nothing_at_a_known_time():
     text = answer(held(16, 0), jobs=[job("long", 16, 0, hours=9000)])[1]
     assert text == "0 of 16 CPUs free; held: 16 CPUs by hpc/long"
