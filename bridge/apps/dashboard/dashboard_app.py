@@ -49,9 +49,9 @@ def make_app(pages: Pages, access: PageAccess, hosts: Callable[[], Collection[st
     _add_sign_in(app, access)
     route = app.add_url_rule
     route("/", "overview", pages.overview)
-    route("/nodes", "nodes", pages.places.nodes)
-    route("/map", "map", pages.places.map)
-    route("/queue", "queue", pages.places.queue)
+    route("/nodes", "nodes", pages.nodes)
+    route("/map", "map", pages.map)
+    route("/queue", "queue", pages.queue)
     route("/workloads", "workloads", pages.workloads)
     route("/pods", "pods", pages.pods)
     route("/pods/<namespace>/<name>", "pod", pages.pod)

@@ -53,19 +53,18 @@ class PageBase:
     def _rows(self) -> list[PodView]:
         return [obj["view"] for obj in self._sources.pods()]
 
-    def _seen(self) -> tuple[list[PodView], bool]:
-        """Return the pods that the user may list, and whether there are others.
+    def _seen(self) -> tuple[list[PodView], dict[str, Any]]:
+        """Return the pods that the user may list, and for a template their namespaces and whether it is ``limited``.
 
         A user with the right to list the pods of the namespace of the filter alone sees these.
         """
         everything = self._rows()
         allowed = self._viewer().namespaces({entry.namespace for entry in everything})
-        if allowed is None:
-            return everything, False
         namespace = flask.request.args.get("namespace", "")
-        if namespace and self._viewer().may("pods", namespace):
+        if allowed is not None and namespace and self._viewer().may("pods", namespace):
             allowed = {namespace}
-        return [entry for entry in everything if entry.namespace in allowed], True
+        seen = [entry for entry in everything if allowed is None or entry.namespace in allowed]
+        return seen, {"namespaces": sorted({entry.namespace for entry in seen}), "limited": allowed is not None}
 
     def _may_nodes(self) -> bool:
         return self._viewer().may("nodes", None)

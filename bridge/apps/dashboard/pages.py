@@ -7,13 +7,11 @@ from collections.abc import Sequence
 import flask
 
 from bridge.apps.dashboard import plots, selection, timeline
-from bridge.apps.dashboard.changes import Changes, Feed
-from bridge.apps.dashboard.page_base import PageBase, Sources
-from bridge.apps.dashboard.place_pages import PlacePages
-from bridge.apps.view import pod_counts, pod_view
+from bridge.apps.dashboard.changes import Feed
+from bridge.apps.dashboard.page_base import PageBase
+from bridge.apps.view import node_map, node_view, pod_counts, pod_view, queue_view
 from bridge.apps.view.node_view import NodeUse
 from bridge.apps.view.pod_view import STATES, containers
-from bridge.clock import Clock
 from bridge.kube.object_store import Object
 from bridge.kube.resources import PODS
 from bridge.serving.http_error import AnswerError
@@ -41,15 +39,11 @@ def foremost(uses: Sequence[NodeUse]) -> list[NodeUse]:
 
 
 class Pages(PageBase):
-    """The pages of pods and workloads, and those of nodes and queues as ``places``."""
-
-    def __init__(self, sources: Sources, changes: Changes, clock: Clock, scope: str = "") -> None:
-        super().__init__(sources, changes, clock, scope)
-        self.places = PlacePages(sources, changes, clock, scope)
+    """The overview, the lists of the page, their map, a pod and its logs."""
 
     def overview(self) -> str:
         """Render the numbers of all pods, and the pools and nodes with a problem or much use."""
-        seen, limited = self._seen()
+        seen, about = self._seen()
         may_nodes = self._may_nodes()
         pools, nodes = self._uses()
         return self._render(
@@ -62,7 +56,7 @@ class Pages(PageBase):
             foremost=foremost,
             days=[day for day in self._days(may_nodes) if day[1]],
             may_nodes=may_nodes,
-            limited=limited,
+            **about,
         )
 
     def _days(self, may_nodes: bool) -> list[tuple[str, list[plots.Plot]]]:
@@ -71,23 +65,59 @@ class Pages(PageBase):
         pool_day = self._sources.pool_day() if may_nodes else ()
         return [("Slurm", plots.of(self._slurm().day, now)), ("pools", plots.of(pool_day, now, what="pods"))]
 
+    def nodes(self) -> str:
+        """Render one page of the selected pools and nodes."""
+        pools, nodes = self._uses()
+        shown = {"states": node_view.NODE_STATES, "kinds": node_view.KINDS, "may_nodes": self._may_nodes()}
+        return self._list(selection.NODES, [*pools, *nodes], **shown)
+
+    def map(self) -> str:
+        """Render the map of Slurm's nodes and of the pools."""
+        slurm, filters = self._slurm(), selection.MAP.chosen(flask.request.args)
+        cells = node_map.of_slurm(slurm.sums.nodes if slurm.sums is not None else ())
+        pools = node_map.of_pools(self._uses()[0])
+        return self._list(
+            selection.MAP,
+            cells,
+            slurm=slurm,
+            totals=node_map.totals(cells),
+            pools=list(filter(filters.selects, pools)),
+            pool_totals=node_map.totals(pools) if pools else None,
+            chosen=next((cell for cell in (*cells, *pools) if cell.name == filters["node"]), None),
+            states=node_map.CELL_STATES,
+            partitions=sorted({name for cell in cells for name in cell.partitions}),
+            may_nodes=self._may_nodes(),
+        )
+
+    def queue(self) -> str:
+        """Render what waits at each place, and one page of the waiting pods that the user may see."""
+        slurm, (seen, about) = self._slurm(), self._seen()
+        pools = {use.name for use in self._uses()[0]}
+        return self._list(
+            selection.QUEUE,
+            queue_view.waiting_pods(seen, pools, slurm.sums),
+            slurm=slurm,
+            places=queue_view.places(self._rows(), pools, slurm.sums),
+            may_nodes=self._may_nodes(),
+            **about,
+        )
+
     def workloads(self) -> str:
         """Render one page of the selected workloads."""
-        seen, limited = self._seen()
-        namespaces = sorted({entry.namespace for entry in seen})
-        return self._list(selection.WORKLOADS, pod_counts.workloads(seen), namespaces=namespaces, limited=limited)
+        seen, about = self._seen()
+        return self._list(selection.WORKLOADS, pod_counts.workloads(seen), **about)
 
     def pods(self) -> str:
         """Render one page of the selected pods."""
-        seen, _ = self._seen()
+        seen, about = self._seen()
         now = self._clock.time()
         return self._list(
             selection.PODS,
             seen,
             states=STATES,
-            namespaces=sorted({entry.namespace for entry in seen}),
             axis_of=lambda rows: timeline.axis(rows, now),
             bar_of=lambda entry, over: timeline.segments(entry.times, entry.state, over, now),
+            **about,
         )
 
     def pod(self, namespace: str, name: str) -> str:
