@@ -1,9 +1,11 @@
-"""``podbridge get``: tables of pods, jobs, nodes, pools and queues."""
+"""``podbridge get``: tables of pods, jobs, nodes, pools and queues, and with ``--watch`` what changes in them."""
 
 from __future__ import annotations
 
 import difflib
 import math
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import click
 
 from bridge import names
-from bridge.apps.cli import output, queues, watching
+from bridge.apps.cli import output, queues
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.apps.view import job_view, node_view, owner_view, pod_view, records
@@ -25,6 +27,8 @@ from bridge.workload import eligibility, links, node_ownership, pods, pool_selec
 from bridge.workload.eligibility import slurm_name
 from bridge.workload.quantity import MIB
 
+PERIOD = 2.0
+"""Seconds between two reads of ``--watch``."""
 ALL_NAMESPACES = "*"
 Record = Mapping[str, Any]
 """One of :data:`bridge.apps.view.records.KINDS`."""
@@ -72,7 +76,7 @@ def run(kind: str, connection: ConnectionOptions, namespace: str | None, listing
     read, about = _chosen(kind, kinds[kind], listing), KINDS[kind]
     printer = output.Printer(about, form, no_headers=listing.no_headers)
     if listing.watch:
-        watching.show(_reader(session, read), printer, about.key)
+        watch(session, read, printer, about.key)
         return
     listed = read()
     _print_gaps(session)
@@ -115,22 +119,43 @@ def _order(record: Mapping[str, Any], column: str) -> tuple[float, str]:
     return (value, "") if isinstance(value, (int, float)) else (math.inf, output.cell(record, column))
 
 
-def _reader(session: CommandSession, read_records: Reader) -> Reader:
-    """Return a function that reads the records again, and fails if a part cannot be read that could be before."""
-    gaps_before: set[str] | None = None
+def watch(
+    session: CommandSession,
+    read: Reader,
+    printer: output.Printer,
+    key: Sequence[str],
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Print the records, then those that change, until the user interrupts. ``key``: the fields that identify one.
 
-    def read() -> Sequence[Record]:
-        nonlocal gaps_before
+    A read that fails, or lacks a part that could be read before, is reported on standard error and repeated; the first
+    one raises its :class:`BridgeError`.
+    """
+    before: dict[tuple[str, ...], Record] | None = None
+    gaps: set[str] = set()
+    while True:
         session.forget()
-        records, gaps = read_records(), set(session.not_read)
-        if gaps_before is None:
-            _print_gaps(session)
-        elif not gaps <= gaps_before:
-            raise BridgeError("; ".join(session.gaps))
-        gaps_before = gaps
-        return records
+        try:
+            now = {tuple(str(record[field]) for field in key): record for record in read()}
+            if before is not None and not gaps >= session.not_read.keys():
+                raise BridgeError("; ".join(session.gaps))
+        except BridgeError as error:
+            if before is None:
+                raise
+            click.echo(output.printable(f"podbridge: {error}"), err=True)
+        else:
+            if before is None:
+                _print_gaps(session)
+            printer.add(changes(before or {}, now))
+            sys.stdout.flush()
+            before, gaps = now, set(session.not_read)
+        sleep(PERIOD)
 
-    return read
+
+def changes(before: Mapping[Any, Record], now: Mapping[Any, Record]) -> list[Record]:
+    """Return the records that are new or have changed, then those that are gone, with the field ``deleted``."""
+    changed = [record for name, record in now.items() if before.get(name) != record]
+    return changed + [{**record, "deleted": True} for name, record in before.items() if name not in now]
 
 
 def _print_gaps(session: CommandSession) -> None:

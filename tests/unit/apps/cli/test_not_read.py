@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from bridge import clock
-from bridge.apps.cli import explain_objects, get, watching
+from bridge.apps.cli import explain_objects, get
 from bridge.apps.cli.main import cli
 from bridge.apps.cli.session import SLURM, CommandSession
 from bridge.config.hub import Config
-from bridge.errors import BridgeError, KubeForbiddenError, SlurmUnavailableError
+from bridge.errors import KubeForbiddenError, SlurmUnavailableError
 from bridge.slurm import cluster_sums
 from bridge.slurm.cluster_sums import PartitionSums
 from bridge.slurm.models import Job, JobLink, Node, PodRef
@@ -139,32 +139,32 @@ def test_the_facts_about_a_pod_are_those_of_kubernetes_without_slurm(run):
     )
 
 
-def test_a_watch_waits_for_what_could_be_read_before(monkeypatch):
-    slurm, shown = Slurm(answers=True), []
+def watch(monkeypatch, *answers):
+    """Watch a pod; Slurm answers, or does not, at each read."""
+    slurm, turns = Slurm(answers=answers[0]), iter(answers[1:])
+
+    def sleep(_):
+        slurm.answers = next(turns, None)
+        if slurm.answers is None:
+            raise KeyboardInterrupt
+
     monkeypatch.setattr(get, "CommandSession", lambda _: Session(slurm, "c"))
-    monkeypatch.setattr(watching, "show", lambda read, *_, **__: shown.append(read))
-    assert CliRunner().invoke(cli, ["get", "pods", "--watch", "-n", "hpc"]).exit_code == 0
-    (read,) = shown
-    (first,) = read()
-    slurm.answers = False
-    with pytest.raises(BridgeError, match="no answer"):
-        read()
-    slurm.answers = True
-    assert read() == [first]
+    monkeypatch.setattr(get, "watch", functools.partial(get.watch, sleep=sleep))
+    result = CliRunner().invoke(cli, ["get", "pods", "--watch", "-n", "hpc", "-o", "json"])
+    assert result.exit_code == 130
+    return [json.loads(line)["slurm_state"] for line in result.stdout.splitlines()], result.stderr.splitlines()
+
+
+def test_a_watch_waits_for_what_could_be_read_before(monkeypatch):
+    states, problems = watch(monkeypatch, True, False, True)
+    assert states == ["PENDING"], "a Slurm that does not answer is no change of the pod"
+    assert problems == ["podbridge: Slurm: no answer"]
 
 
 def test_a_watch_that_begins_without_slurm_notices_the_next_failure_too(monkeypatch):
-    slurm, shown = Slurm(answers=False), []
-    monkeypatch.setattr(get, "CommandSession", lambda _: Session(slurm, "c"))
-    monkeypatch.setattr(watching, "show", lambda read, *_, **__: shown.append(read))
-    CliRunner().invoke(cli, ["get", "pods", "--watch", "-n", "hpc"])
-    (read,) = shown
-    read()
-    slurm.answers = True
-    read()
-    slurm.answers = False
-    with pytest.raises(BridgeError, match="no answer"):
-        read()
+    states, problems = watch(monkeypatch, False, True, False)
+    assert states == ["", "PENDING"]
+    assert problems == ["podbridge: not read: Slurm: no answer", "podbridge: Slurm: no answer"]
 
 
 def test_a_slurm_that_does_not_answer_is_asked_once():

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from itertools import islice
 from types import SimpleNamespace
 
 import click
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 import krew
 from bridge import __version__
-from bridge.apps.cli import completing, kubectl, output, reports, top, watching
+from bridge.apps.cli import completing, get, kubectl, output, reports, top
 from bridge.apps.cli.main import cli
 from bridge.apps.view.records import KINDS, Listed
 from bridge.errors import KubeNotFoundError, KubeUnavailableError
@@ -44,19 +43,20 @@ _READ = st.lists(_RECORD, max_size=3, unique_by=lambda record: record["uid"])
 @given(st.lists(_READ, min_size=1, max_size=6))
 def test_the_changes_rebuild_what_was_read(reads):
     """A reader of the changes knows the records of each read, except for their age."""
-    known = {}
-    for read, changed in zip(reads, islice(watching.changes(iter(reads).__next__, ["uid"]), len(reads)), strict=True):
-        for record in changed:
+    known, before = {}, {}
+    for read in reads:
+        now = {record["uid"]: record for record in read}
+        for record in get.changes(before, now):
             if record.get("deleted"):
                 del known[record["uid"]]
             else:
                 known[record["uid"]] = record["phase"]
         assert known == {record["uid"]: record["phase"] for record in read}
+        before = now
 
 
 def test_what_stays_the_same_is_no_change():
-    first, second = [{"uid": "a", "pods": ["x"]}], [{"uid": "a", "pods": ["x"]}]
-    assert list(islice(watching.changes(iter([first, second]).__next__, ["uid"]), 2)) == [first, []]
+    assert get.changes({"a": {"uid": "a", "pods": ["x"]}}, {"a": {"uid": "a", "pods": ["x"]}}) == []
 
 
 class EndError(Exception):
@@ -67,7 +67,7 @@ def printer(form, no_headers=False):
     return output.Printer(Listed(dict, ["name", "phase"], [], "pod/", "name", ["uid"]), form, no_headers=no_headers)
 
 
-def watch(capsys, form, *reads, no_headers=False):
+def watch(capsys, form, *reads, no_headers=False, key=("uid",)):
     answers = iter(reads)
 
     def read():
@@ -77,7 +77,8 @@ def watch(capsys, form, *reads, no_headers=False):
         return answer
 
     with pytest.raises(EndError):
-        watching.show(read, printer(form, no_headers), ["uid"], sleep=lambda seconds: None)
+        session = SimpleNamespace(forget=lambda: None, not_read={}, gaps=[])
+        get.watch(session, read, printer(form, no_headers), key, sleep=lambda seconds: None)
     return capsys.readouterr()
 
 
@@ -310,10 +311,10 @@ def test_the_krew_manifest_describes_its_archive(tmp_path):
     )
 
 
-def test_a_pool_whose_use_changes_is_the_same_pool():
+def test_a_pool_whose_use_changes_is_the_same_pool(capsys):
     reads = [[{"pool": "site-a", "pods": f"{count}/110"}] for count in (3, 4)]
-    first, second = islice(watching.changes(iter(reads).__next__, KINDS["pools"].key), 2)
-    assert (first, second) == (reads[0], reads[1])
+    shown = watch(capsys, "json", *reads, key=KINDS["pools"].key).out
+    assert [json.loads(line) for line in shown.splitlines()] == [reads[0][0], reads[1][0]]
 
 
 def test_a_record_without_a_name_prints_no_line(capsys):
