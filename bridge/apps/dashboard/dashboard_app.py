@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections import Counter
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
@@ -16,7 +14,8 @@ from bridge.apps.dashboard import headers
 from bridge.apps.dashboard.page_access import LONGEST_COOKIE, PageAccess
 from bridge.apps.dashboard.pages import Pages
 from bridge.clock import duration
-from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
+from bridge.core.shares import Shares
+from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError, ShareExceededError
 from bridge.logs import kv
 from bridge.serving.http_error import AnswerError
 
@@ -26,8 +25,9 @@ CHANGES_PATH = "/changes"
 LOG_PATH = "/log/"
 _OPEN = frozenset({"static", "sign_in", "sign_in_form"})
 """The endpoints without a check of access."""
+STREAMS = 128
+"""Open pages and followed logs at once; each has a thread."""
 STREAMS_PER_USER = 16
-"""Open pages and followed logs of one user at once: one user cannot use up those of all users."""
 
 
 def is_long(path: str) -> bool:
@@ -61,30 +61,8 @@ def make_app(pages: Pages, access: PageAccess, hosts: Callable[[], Collection[st
     return app
 
 
-class _UserStreams:
-    """Counts the long answers of each user."""
-
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def enter(self, user: str) -> None:
-        """Count one more answer. Raises :class:`AnswerError` 429 above :data:`STREAMS_PER_USER`."""
-        with self._lock:
-            if self._open[user] >= STREAMS_PER_USER:
-                raise AnswerError(429, f"you have {STREAMS_PER_USER} open pages and logs: close one of them")
-            self._open[user] += 1
-
-    def leave(self, user: str) -> None:
-        """Count one answer less."""
-        with self._lock:
-            self._open[user] -= 1
-            if not self._open[user]:
-                del self._open[user]
-
-
 def _add_checks(app: flask.Flask, access: PageAccess, hosts: Callable[[], Collection[str]]) -> None:
-    streams = _UserStreams()
+    streams = Shares(STREAMS, "pages and logs", "user", "user", of_member=STREAMS_PER_USER)
 
     @app.before_request
     def check() -> flask.typing.ResponseReturnValue | None:
@@ -99,8 +77,7 @@ def _add_checks(app: flask.Flask, access: PageAccess, hosts: Callable[[], Collec
         if viewer is not None:
             flask.g.viewer = viewer
             if is_long(request.path):
-                streams.enter(viewer.name)
-                flask.g.stream = viewer.name
+                flask.g.leave = streams.enter(viewer.name, viewer.name)
             return None
         if access.signs_in:
             return flask.redirect("/sign-in", 303)
@@ -110,8 +87,8 @@ def _add_checks(app: flask.Flask, access: PageAccess, hosts: Callable[[], Collec
 
     @app.after_request
     def secure(answer: flask.Response) -> flask.Response:
-        if (user := flask.g.pop("stream", None)) is not None:
-            answer.call_on_close(lambda: streams.leave(user))
+        if (leave := flask.g.pop("leave", None)) is not None:
+            answer.call_on_close(leave)
         answer.headers.update(headers.SECURITY)
         if flask.request.endpoint != "static":
             answer.headers["Cache-Control"] = "no-store"
@@ -158,6 +135,8 @@ def _add_error_handlers(app: flask.Flask) -> None:
             return _error(403, str(error))
         if isinstance(error, KubeNotFoundError):
             return _error(404, str(error))
+        if isinstance(error, ShareExceededError):
+            return _error(429, str(error))
         log.warning("page not answered", extra=kv(path=flask.request.path, error=error))
         return _error(502, str(error))
 

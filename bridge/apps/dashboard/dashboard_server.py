@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from bridge import __version__, names
 from bridge.apps.dashboard.changes import Changes
 from bridge.apps.dashboard.cookie_seal import CookieSeal
-from bridge.apps.dashboard.dashboard_app import is_long, make_app
+from bridge.apps.dashboard.dashboard_app import STREAMS, is_long, make_app
 from bridge.apps.dashboard.headers import loopback_names
 from bridge.apps.dashboard.page_access import LocalAccess, ReviewedAccess
 from bridge.apps.dashboard.page_base import Explain, Sources
@@ -36,8 +36,6 @@ from controllers.kubelet.authentication import TokenAuthenticator, ask_api_serve
 log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-STREAMS = 128
-"""Open pages and followed logs at once; each has a thread."""
 REVIEW_TIMEOUT = 5.0
 CERTIFICATE_PERIOD = 10.0
 FIRST_LIST = 2.0

@@ -22,7 +22,7 @@ class TestLimit:
         assert {answer.status_code for answer in streams} == {200}
         refused = opened.get(path)
         assert refused.status_code == 429
-        assert f"you have {STREAMS_PER_USER} open pages and logs" in refused.text
+        assert f"{STREAMS_PER_USER} pages and logs of this user are open already" in refused.text
         assert opened.get("/").status_code == 200
         be(opened, "ann")
         streams.append(opened.get(path, buffered=False))
