@@ -117,6 +117,15 @@ class Supervisor:
         thread.start()
         return thread
 
+    def every(self, period: float, name: str, call: Callable[[], object]) -> threading.Thread:
+        """Call ``call`` in a thread, ``period`` seconds after the start and after each call."""
+
+        def repeat() -> None:
+            while not self.stopping.wait(period):
+                call()
+
+        return self.spawn(name, repeat)
+
     def _guard(self, name: str, target: Callable[[], object], ends: bool) -> None:
         try:
             target()

@@ -100,16 +100,12 @@ class Kubelet:
         self._trust.step()
         self._server.start()
         supervisor.spawn("kubelet-server", lambda: self._server.run(supervisor.stopping))
-        supervisor.spawn("kubelet-certificates", lambda: self._keep_certificates(supervisor))
+        supervisor.every(PERIOD, "kubelet-certificates", self._trust.step)
         log.info("kubelet API started", extra=kv(port=self.port))
 
     def ready(self) -> str | None:
         """Return why requests of the API server are refused; ``None`` if they are not."""
         return self._trust.problem and f"CAs of clients: {self._trust.problem}"
-
-    def _keep_certificates(self, supervisor: Supervisor) -> None:
-        while not supervisor.wait(PERIOD):
-            self._trust.step()
 
 
 def _server_names(settings: KubeletSettings) -> list[str]:

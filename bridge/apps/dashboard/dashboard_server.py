@@ -30,6 +30,7 @@ from bridge.serving import client_access as serving_access
 from bridge.serving.health import Health, start_servers
 from bridge.serving.https import Server
 from bridge.serving.streaming import Streams
+from bridge.slurm import day_history
 from bridge.telemetry.metrics import BUILD_INFO
 from controllers.kubelet.authentication import TokenAuthenticator, ask_api_server
 
@@ -124,9 +125,9 @@ class Dashboard:
             spawn(f"cache-{cache.name}", lambda c=cache: c.run(stopping))  # type: ignore[misc]
         spawn("changes", lambda: self._changes.run(stopping))
         spawn("slurm-sums", lambda: self._slurm.run(stopping))
-        spawn("pool-day", lambda: self._pool_day.run(stopping))
+        self._supervisor.every(day_history.PERIOD, "pool-day", self._pool_day.take)
         spawn("dashboard-server", lambda: self._server.run(stopping))
-        spawn("dashboard-certificates", self._watch_certificates)
+        self._supervisor.every(CERTIFICATE_PERIOD, "dashboard-certificates", self._tls.refresh)
         if self._settings.sign_in:
             self._serve_health()
         self._pods.wait_synced(FIRST_LIST)
@@ -177,10 +178,6 @@ class Dashboard:
         if self._settings.sign_in:
             return frozenset(name.lower() for name in self._settings.hosts)
         return loopback_names(self._server.port)
-
-    def _watch_certificates(self) -> None:
-        while not self._supervisor.wait(CERTIFICATE_PERIOD):
-            self._tls.refresh()
 
     def _serve_health(self) -> None:
         health = Health()

@@ -11,7 +11,7 @@ from bridge.apps.view.node_view import NodeUse
 from bridge.apps.view.pod_view import RUNNING, STARTING, PodView
 from bridge.clock import Clock
 from bridge.kube.object_store import Object
-from bridge.slurm.day_history import MOST, PERIOD, Sample
+from bridge.slurm.day_history import MOST, Sample
 
 
 def sample(pools: Iterable[NodeUse], rows: Iterable[PodView], since: float, at: float) -> Sample:
@@ -39,7 +39,7 @@ def _is_within(time: float | None, since: float, at: float) -> bool:
 
 
 class PoolDay:
-    """Takes a sample every ``PERIOD`` seconds and keeps one day. ``ready``: whether the objects are listed."""
+    """Keeps one day of samples, one for each ``PERIOD``. ``ready``: whether the objects are listed."""
 
     def __init__(
         self,
@@ -58,11 +58,6 @@ class PoolDay:
         """The samples, oldest first."""
         with self._lock:
             return tuple(self._samples)
-
-    def run(self, stop: threading.Event) -> None:
-        """Take samples until ``stop`` is set."""
-        while not stop.wait(PERIOD):
-            self.take()
 
     def take(self) -> None:
         """Take a sample. Without pools, and while objects are missing, there is none."""

@@ -44,7 +44,7 @@ class HintServers:
         access = self._access
         if access is not None:
             supervisor.spawn("hints-https", lambda: self._serve(supervisor, lambda: self._https(access)))
-            supervisor.spawn("hints-files", lambda: _refresh(supervisor, access))
+            supervisor.every(REFRESH_PERIOD, "hints-files", access.refresh)
 
     def _pipe(self) -> HintPipe:
         directory = self._settings.directory
@@ -78,8 +78,3 @@ class HintServers:
             self.port = server.port or self.port
             log.info("receiving hints from Slurm", extra=kv(server=server.name, port=server.port))
             server.run(supervisor.stopping)
-
-
-def _refresh(supervisor: Supervisor, access: ServerAccess) -> None:
-    while not supervisor.wait(REFRESH_PERIOD):
-        access.refresh()

@@ -103,7 +103,7 @@ class InProcessSite(PoolSource):
     def start(self, supervisor: Supervisor) -> None:
         """Start the submitter and the pool's snapshots."""
         self.service.start(self._receive)
-        supervisor.spawn("pool", lambda: self._run(supervisor))
+        supervisor.every(PERIOD, "pool", self._ask_if_due)
 
     def _receive(self, message: Published) -> None:
         if not isinstance(message, Event) or message.status.owner == self._owner:
@@ -121,10 +121,9 @@ class InProcessSite(PoolSource):
         """Release the leadership of the submitter."""
         self.service.stop()
 
-    def _run(self, supervisor: Supervisor) -> None:
-        while not supervisor.wait(PERIOD):
-            if self.pool.due(self.clock.monotonic()):
-                self.pool.ask()
+    def _ask_if_due(self) -> None:
+        if self.pool.due(self.clock.monotonic()):
+            self.pool.ask()
 
 
 def translate_site_errors(call: Callable[[], T]) -> T:

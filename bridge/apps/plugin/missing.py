@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from bridge.apps.plugin.directory import Directory
 from bridge.clock import Clock
 from bridge.control import brake
-from bridge.core.threads import Supervisor, at_once
+from bridge.core.threads import at_once
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pod, Pool
@@ -48,7 +48,7 @@ class RequestedPods:
 
 
 class MissingJobs:
-    """Checks the pools of a directory every :data:`PERIOD` seconds.
+    """Checks the pools of a directory.
 
     ``requested``: the pods that clients have named; those without a job are removed.
     """
@@ -59,13 +59,8 @@ class MissingJobs:
         self._directory, self._clock, self._requested, self._limits = directory, clock, requested, limits
         self._brakes: dict[str, brake.Brake] = {}
 
-    def run(self, supervisor: Supervisor) -> None:
-        """Check until the process stops."""
-        while not supervisor.wait(PERIOD):
-            self.step()
-
     def step(self) -> None:
-        """Check once."""
+        """Check once; call this every :data:`PERIOD` seconds."""
         pools: Mapping[str, Pool] = self._directory.pools()
         views = {name: pool.jobs() for name, pool in pools.items()}
         requested = self._requested.keep({uid for view in views.values() for uid in list(view)})

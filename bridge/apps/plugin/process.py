@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass, field
 
 from bridge import __version__
-from bridge.apps.plugin import listen
+from bridge.apps.plugin import listen, missing
 from bridge.apps.plugin.bodies import LIMIT
 from bridge.apps.plugin.directory import Directory
 from bridge.apps.plugin.listen import Address
@@ -108,9 +108,9 @@ class Plugin:
         self._source.start(self._supervisor)
         for server in servers:
             self._supervisor.spawn(f"{server.name}-server", lambda s=server: s.run(self._supervisor.stopping))  # type: ignore[misc]
-        self._supervisor.spawn("files", self._watch_files)
-        self._supervisor.spawn("cancellations", self._repeat_cancellations)
-        self._supervisor.spawn("missing-jobs", lambda: self._missing.run(self._supervisor))
+        self._supervisor.every(FILES_PERIOD, "files", self._access.refresh)
+        self._supervisor.every(REPEAT_PERIOD, "cancellations", self._repeat_cancellations)
+        self._supervisor.every(missing.PERIOD, "missing-jobs", self._missing.step)
 
     def stop(self) -> None:
         """Wait for the servers, then stop the source."""
@@ -133,13 +133,8 @@ class Plugin:
         )
 
     def _repeat_cancellations(self) -> None:
-        while not self._supervisor.wait(REPEAT_PERIOD):
-            self._pods.repeat_cancellations()
-            self._pods.forget_ended()
-
-    def _watch_files(self) -> None:
-        while not self._supervisor.wait(FILES_PERIOD):
-            self._access.refresh()
+        self._pods.repeat_cancellations()
+        self._pods.forget_ended()
 
 
 def run(source: PoolSource, options: Options, supervisor: Supervisor) -> int:

@@ -56,3 +56,19 @@ def test_a_thread_of_a_group_that_dies_ends_the_process() -> None:
     assert supervisor.failure is not None
     assert "short" in supervisor.failure
     assert other.stopping.is_set()
+
+
+def test_a_repeated_call_goes_on_until_the_process_stops_and_its_error_ends_the_process() -> None:
+    supervisor, calls = Supervisor(), iter([None, None, ValueError("broken")])
+
+    def call() -> None:
+        if (error := next(calls)) is not None:
+            raise error
+
+    supervisor.every(0.001, "repeats", call).join(5)
+    assert supervisor.failure == "thread repeats died: ValueError: broken"
+    stopped = Supervisor()
+    thread = stopped.every(3600, "waits", call)
+    stopped.stop()
+    thread.join(5)
+    assert not thread.is_alive() and stopped.failure is None
