@@ -1,16 +1,16 @@
-"""The web page as a flask application: routes, access, and answers to errors."""
+"""The web page as a flask application: routes, access, the headers of answers, and answers to errors."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import flask
 from werkzeug.exceptions import HTTPException
 
 from bridge import __version__
-from bridge.apps.dashboard import headers
 from bridge.apps.dashboard.page_access import LONGEST_COOKIE, PageAccess
 from bridge.apps.dashboard.pages import Pages
 from bridge.clock import duration
@@ -25,6 +25,17 @@ CHANGES_PATH = "/changes"
 LOG_PATH = "/log/"
 _OPEN = frozenset({"static", "sign_in", "sign_in_form"})
 """The endpoints without a check of access."""
+SECURITY = {
+    # no inline script, no inline style, nothing from another host
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 STREAMS = 128
 """Open pages and followed logs at once; each has a thread."""
 STREAMS_PER_USER = 16
@@ -68,9 +79,9 @@ def _add_checks(app: flask.Flask, access: PageAccess, hosts: Callable[[], Collec
     def check() -> flask.typing.ResponseReturnValue | None:
         request = flask.request
         host = request.headers.get("Host", "")
-        headers.check_host(host, hosts())
+        check_host(host, hosts())
         if request.method == "POST":
-            headers.check_origin(request.headers.get("Origin", ""), host)
+            check_origin(request.headers.get("Origin", ""), host)
         if request.endpoint in _OPEN:
             return None
         viewer = access.viewer(request.headers.get("Authorization", ""), request.cookies.get(access.cookie, ""))
@@ -89,7 +100,7 @@ def _add_checks(app: flask.Flask, access: PageAccess, hosts: Callable[[], Collec
     def secure(answer: flask.Response) -> flask.Response:
         if (leave := flask.g.pop("leave", None)) is not None:
             answer.call_on_close(leave)
-        answer.headers.update(headers.SECURITY)
+        answer.headers.update(SECURITY)
         if flask.request.endpoint != "static":
             answer.headers["Cache-Control"] = "no-store"
         return answer
@@ -149,6 +160,26 @@ def _error(status: int, text: str) -> flask.typing.ResponseReturnValue:
     if flask.request.path.startswith(LOG_PATH):
         return flask.Response(f"podbridge: {text}\n", status, content_type="text/plain; charset=utf-8")
     return flask.render_template("error.html", status=status, text=text), status
+
+
+def check_host(host: str, allowed: Collection[str]) -> None:
+    """Raise :class:`AnswerError` 421 unless ``host`` is one of ``allowed``; an empty collection allows all.
+
+    A page of another site whose name resolves to this address (DNS rebinding) sends its own name.
+    """
+    if allowed and host.lower() not in allowed:
+        raise AnswerError(421, f"the page has the address {', '.join(sorted(allowed))}, not {host[:100]!r}")
+
+
+def check_origin(origin: str, host: str) -> None:
+    """Raise :class:`AnswerError` 403 for a form of another site; ``origin`` is empty for a client without one."""
+    if origin and urlsplit(origin).netloc.lower() != host.lower():
+        raise AnswerError(403, "forms of other sites are not accepted")
+
+
+def loopback_names(port: int) -> frozenset[str]:
+    """Return the values of the header Host for a server on loopback."""
+    return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
 
 # --- times as short texts -------------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from bridge import __version__, names
 from bridge.apps.dashboard.changes import Changes
 from bridge.apps.dashboard.cookie_seal import CookieSeal
-from bridge.apps.dashboard.dashboard_app import STREAMS, is_long, make_app
-from bridge.apps.dashboard.headers import loopback_names
-from bridge.apps.dashboard.page_access import LocalAccess, ReviewedAccess
+from bridge.apps.dashboard.dashboard_app import STREAMS, is_long, loopback_names, make_app
+from bridge.apps.dashboard.page_access import LocalAccess, PageAccess, ReviewedAccess
 from bridge.apps.dashboard.page_base import Explain, Sources
 from bridge.apps.dashboard.pages import Pages
 from bridge.apps.dashboard.pool_day import PoolDay
@@ -89,7 +88,7 @@ class Dashboard:
             clock=self._clock,
         )
         self._nodes = Cache(self._kube, NODES, name="nodes", prune=keep_node, clock=self._clock)
-        self._access: LocalAccess | ReviewedAccess = self._reviewed(agent) if settings.sign_in else self._local()
+        self._access: PageAccess = self._reviewed(agent) if settings.sign_in else self._local()
         path = CONFIGMAPS.path(*self._sums)
         self._slurm = SlurmReader(self._kube, path, self._clock, self._changes.mark)
         objects = self._pods.items, self._nodes.items

@@ -7,7 +7,6 @@ import hmac
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from bridge import names
 from bridge.apps.dashboard.cookie_seal import CookieSeal
@@ -52,24 +51,6 @@ class Viewer:
         return {name for name in sorted(names)[:MOST_NAMESPACES] if self.may("pods", name)}
 
 
-class PageAccess(Protocol):
-    """Finds the user of a request."""
-
-    cookie: str
-    """Name of the cookie."""
-    signs_in: bool
-    """Whether users sign in with their own tokens."""
-
-    def viewer(self, authorization: str, cookie: str) -> Viewer | None:
-        """Return the user of a request; ``None`` without a valid token. Raises ``Kube*`` errors."""
-
-    def accepts(self, token: str) -> bool:
-        """Whether a token that a user has sent is valid. Raises ``Kube*`` errors."""
-
-    def value(self, token: str) -> str:
-        """Return the value of the cookie for a valid token."""
-
-
 class LocalAccess:
     """One secret for the user who has started the command; the page has the rights of the kubeconfig.
 
@@ -77,6 +58,7 @@ class LocalAccess:
     """
 
     signs_in = False
+    """Whether users sign in with their own tokens."""
 
     def __init__(self, client: KubeClient, *, nodes: bool) -> None:
         self.token = secrets.token_urlsafe(32)
@@ -100,8 +82,8 @@ class LocalAccess:
 class ReviewedAccess:
     """Tokens of the API server: from the header ``Authorization`` of a proxy, else from the cookie of the page.
 
-    TokenReviews say who the user is, and SubjectAccessReviews what the user may read. The cookie is encrypted. ``sums``
-    are the namespace and the name of the ConfigMap with the sums of Slurm.
+    TokenReviews say who the user is, and SubjectAccessReviews what the user may read: methods raise ``Kube*`` errors.
+    The cookie is encrypted. ``sums`` are the namespace and the name of the ConfigMap with the sums of Slurm.
     """
 
     signs_in = True
@@ -156,3 +138,7 @@ class ReviewedAccess:
         # not the token: two tokens of one user have the same permissions
         key = hashlib.sha256(repr((user.key, verb, plural, namespace, name)).encode()).digest()
         return self._viewers.get(key, ask)
+
+
+PageAccess = LocalAccess | ReviewedAccess
+"""Finds the user of a request; ``cookie`` is the name of the cookie."""
