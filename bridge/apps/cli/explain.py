@@ -9,8 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 from bridge import names
-from bridge.apps.cli import explain_nodes, explain_places, output, queues, reports
-from bridge.apps.cli.session import SLURM, CommandSession
+from bridge.apps.cli import explain_places, output, queues, reports
+from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import job_view, node_room, pod_view, queue_view, wait_reasons
 from bridge.slurm import job_words, states
 from bridge.slurm.models import Job
@@ -33,7 +33,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
         advice = f"create it in a managed namespace, or set spec.schedulerName to {session.config.scheduler_name}"
         return report | {"summary": summary, "next": advice}
     report["kubernetes"] += session.attempt("pods of its group", lambda: _group(session, pod)) or []
-    job = (session.attempt(SLURM, lambda: session.jobs_by_uid) or {}).get(links.key(pod))
+    job = session.job_of(pod)
     labelled = pods.job_id(pod)
     if job is None and labelled is not None:
         unlisted = ", which Slurm no longer lists" if session.knows_slurm else ""
@@ -53,9 +53,9 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
         report["slurm"] = [position.text] if position is not None else []
     rooms: list[node_room.Room] = []
     if not pods.is_bound(pod) and allowed.local:
-        storage = explain_nodes.storage(session, pod)
+        storage = explain_places.storage(session, pod)
         report["volumes"] = _volumes(pod, storage) if storage is not None else []
-        rooms = explain_nodes.rooms(session, pod, storage, job)
+        rooms = explain_places.of_nodes(session, pod, storage, job)
         report["nodes"] = node_room.lines(rooms)
     report["places"] = explain_places.describe(session, pod, job, rooms)
     report["events"] = reports.events(session.attempt("Events", lambda: session.events(pod)) or [])
@@ -64,8 +64,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
 
 def _default_memory(session: CommandSession, pod: pods.Pod, job: Job | None) -> tuple[bool, str]:
     """Return whether a pod waits that requests no memory and whose job asks for a whole node, and this in words."""
-    message = str(pods.condition(pod, names.POD_SCHEDULED).get("message", ""))
-    asks = job.request if job is not None else job_words.read_asked(message)
+    asks = explain_places.asks(pod, job)
     if "memory" in resources.pod_requests(pod["spec"]) or asks is None or not asks.memory_mib:
         return False, ""
     is_whole, note = job_view.default_memory(asks, session.known_nodes.values())

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from bridge.apps.cli import explain_owner, explain_places, queues, reports
+from bridge.apps.cli import explain_places, queues, reports
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.explain import describe
 from bridge.apps.cli.get import job_records, node_record, pod_record, pool_records_of
-from bridge.apps.cli.session import SLURM, CommandSession
-from bridge.apps.view import job_view, node_room, wait_reasons
+from bridge.apps.cli.session import CommandSession
+from bridge.apps.view import job_view, node_room, owner_view, pod_view, wait_reasons
+from bridge.apps.view.owner_view import OwnerKind, OwnerView
 from bridge.apps.view.records import PlaceRecord, SlurmJobRecord
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
-from bridge.kube.resources import EVENTS, PODS
+from bridge.kube.discovery import get_if_served
+from bridge.kube.resources import EVENTS, POD_EVENTS, PODS
 from bridge.slurm import states
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, places, pods, pool_selection, resources
 from bridge.workload.quantity import MIB
 
 SHOWN = 20
-"""Number of waiting pods that the report on a pool names."""
+"""Most pods, failures and refusals that a section names."""
 WIDE = ("pod", "annotations", "finalizers", "job", "labels", "progress")
 """The sections of ``-o wide`` only: most of what they say stands in the others, too."""
 
@@ -30,19 +33,18 @@ def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | No
     """Print the report. Raises :class:`BridgeError` if the object does not exist."""
     session = CommandSession(connection)
     namespace = namespace or session.namespace
-    owner = explain_owner.kind_of(kind)
     makers: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
-        "pod": (f"Pod {namespace}/{name}", lambda: pod(session, namespace, name)),
-        "job": (f"Slurm job {name}", lambda: job(session, name)),
-        "node": (f"Node {name}", lambda: node(session, name)),
-        "pool": (f"Pool {name}", lambda: pool(session, name)),
-        "queue": (f"MasterQueue {name}", lambda: queue(session, name)),
+        "pod": (f"Pod {namespace}/{name}", partial(pod, session, namespace, name)),
+        "node": (f"Node {name}", partial(node, session, name)),
+        "pool": (f"Pool {name}", partial(pool, session, name)),
+        "queue": (f"MasterQueue {name}", partial(queue, session, name)),
     }
-    if owner is not None and not (kind == "job" and name.isdigit()):  # a Job of Kubernetes, not of Slurm
-        heading, report = f"{owner.title} {namespace}/{name}", explain_owner.describe(session, owner, namespace, name)
-    else:
-        heading, make = makers[kind]
-        report = make()
+    for each in owner_view.KINDS:
+        makers[each.word] = f"{each.title} {namespace}/{name}", partial(owner, session, each, namespace, name)
+    if name.isdigit():  # a job of Slurm, not a Job of Kubernetes
+        makers["job"] = f"Slurm job {name}", partial(job, session, name)
+    heading, make = makers[kind]
+    report = make()
     if kind == "queue" and form in ("text", "wide"):
         report = queues.in_lines(report, wide=form == "wide")
     if form == "text":
@@ -70,7 +72,7 @@ def _facts(session: CommandSession, manifest: pods.Pod) -> dict[str, Any]:
     metadata, jobs = manifest["metadata"], list[SlurmJobRecord]()
     record: dict[str, Any] = {}
     if manifest["spec"].get("schedulerName") == session.config.scheduler_name:
-        job = (session.attempt(SLURM, lambda: session.jobs_by_uid) or {}).get(links.key(manifest))
+        job = session.job_of(manifest)
         record = {key: value for key, value in pod_record(manifest, job, []).items() if key != "not_read"}
         if job is not None:
             jobs = session.attempt("jobs", lambda: job_records(session, metadata["namespace"], ended=True)) or []
@@ -203,6 +205,77 @@ def queue(session: CommandSession, name: str) -> dict[str, Any]:
     manifest = queues.find(session, name)
     report = queues.describe(manifest, queues.cluster_queue(session, manifest), queues.workloads(session, name))
     return {**report, "events": _events(session, manifest)}
+
+
+def owner(session: CommandSession, kind: OwnerKind, namespace: str, name: str) -> dict[str, Any]:
+    """Return the report on an owner: its progress, why its pods wait or are missing, how they ended, the next step."""
+    found = (get_if_served(session.kube, resource, namespace, name) for resource in kind.resources)
+    manifest = next((each for each in found if each is not None), None)
+    if manifest is None:
+        raise BridgeError(
+            f"{kind.title} {name} does not exist in namespace {namespace}",
+            hint="select another namespace with -n; podbridge get workloads lists those that have pods",
+        )
+    listed = session.listed(PODS.path(namespace), labelSelector=f"{kind.label}={name}")
+    views = sorted(map(pod_view.of, listed), key=lambda view: (view.times.created, view.name))
+    events = session.attempt("Events", lambda: _owner_events(session, kind, namespace, name)) or []
+    view = owner_view.of(kind, manifest, views, events)
+    name_of_oldest = view.oldest_waiting.name if view.oldest_waiting is not None else ""
+    oldest = next((pod for pod in listed if pod["metadata"]["name"] == name_of_oldest), None)
+    gated = view.suspended or any(each.reason == wait_reasons.GATED for each in views)
+    queued = queues.awaited(session, namespace, {manifest["metadata"]["uid"]}) if gated else None
+    return {
+        "summary": view.summary + (f": Kueue has no quota for it: {queued[1]}" if queued else ""),
+        "progress": {**({"pods": view.size} if view.size is not None else {}), **view.counts},
+        "refused": view.refusals[:SHOWN],
+        "waiting": [f"{each.count} {each.name}: {each.text}" for each in view.reasons],
+        "places": explain_places.of(session, oldest) if oldest is not None else [],
+        "failed": view.failures[:SHOWN],
+        "ended_by_podbridge": view.ends[:SHOWN],
+        "pods": _pod_lines(views),
+        "not_read": session.gaps,
+        "next": _owner_next(kind, view, namespace, name, queued[0] if queued else ""),
+    }
+
+
+def _owner_events(session: CommandSession, kind: OwnerKind, namespace: str, name: str) -> list[dict[str, Any]]:
+    """List the Events about the owner and about the objects that create its pods, with their ``note``."""
+    result = []
+    for involved in dict.fromkeys((kind.title, kind.controller or kind.title)):
+        only = f",involvedObject.name={name}" if involved == kind.title else ""
+        listed = session.listed(POD_EVENTS.path(namespace), fieldSelector=f"involvedObject.kind={involved}{only}")
+        result += [{**each, "note": each.get("message")} for each in listed if owner_view.concerns(kind, name, each)]
+    return result
+
+
+def _pod_lines(views: list[pod_view.PodView]) -> list[str]:
+    """Return a line for each of the first pods, those that have not ended first."""
+    ordered = sorted(views, key=lambda view: not view.open)
+    lines = []
+    for view in ordered[:SHOWN]:
+        place = f" on {view.node}" if view.node and view.open else ""
+        job = f", job {view.job}" if view.job else ""
+        reason = f": {view.reason}" if view.reason else ""
+        lines.append(f"{view.name}: {view.state}{place}{job}{reason}")
+    return [*lines, *([f"and {len(ordered) - SHOWN} more"] if len(ordered) > SHOWN else ())]
+
+
+def _owner_next(kind: OwnerKind, view: OwnerView, namespace: str, name: str, workload: str) -> str:
+    """Return the next step; ``workload`` is Kueue's Workload that waits for quota, empty without one."""
+    if workload:
+        return f"kubectl describe workload {workload} -n {namespace}"
+    if view.refusals and not view.counts["running"]:
+        return f"kubectl delete {kind.word} {name} -n {namespace}, correct its pod template, and create it again"
+    if view.oldest_waiting is not None:
+        return f"podbridge explain pod {view.oldest_waiting.name} -n {namespace}"
+    if view.suspended:
+        return f'kubectl patch {kind.word} {name} -n {namespace} --type=merge -p \'{{"spec":{{"suspend":false}}}}\''
+    if not view.failed:
+        return ""
+    has_run = next((failed.name for failed in view.failed if failed.times.started is not None), "")
+    if has_run:
+        return f"kubectl logs -n {namespace} {has_run} --all-containers"
+    return f"podbridge explain pod {view.failed[0].name} -n {namespace}"
 
 
 def _taints(manifest: dict[str, Any]) -> list[str]:

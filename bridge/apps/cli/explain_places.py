@@ -1,4 +1,7 @@
-"""The places of a pod or group for ``podbridge explain`` and the web page, by the rules of the scheduler."""
+"""Where a pod or group may run, for ``podbridge explain`` and the web page: pools, and the colocated nodes.
+
+It is judged by the rules of the scheduler.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,24 @@ import time
 from collections.abc import Callable, Sequence
 
 from bridge import names
-from bridge.apps.cli import explain_nodes
 from bridge.apps.cli.session import SLURM, CommandSession
-from bridge.apps.view import place_list, pod_view
-from bridge.apps.view.node_room import Room
+from bridge.apps.view import node_room, place_list, pod_view
+from bridge.apps.view.node_room import Room, SlurmSide
 from bridge.apps.view.place_list import PoolFacts
 from bridge.apps.view.records import PlaceRecord
+from bridge.errors import KubeError
+from bridge.slurm import job_words
+from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, links, places, pods, pool_selection, queue_wait
+from bridge.workload import eligibility, links, places, pods, pool_selection, queue_wait, resources
 from bridge.workload.resources import Resources
 from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy
 from scheduler.places import candidates, place_view
 from scheduler.places.candidates import Candidate
 from scheduler.places.place_view import NamespaceView, PlaceView, Shapes
+from scheduler.volumes import pod_volumes
+from scheduler.volumes.storage import Storage
+from scheduler.volumes.volume_nodes import NodeFilter
 
 
 class _ReadOccupancy(Occupancy):
@@ -117,10 +125,8 @@ def of(session: CommandSession, pod: pods.Pod) -> list[PlaceRecord]:
     """Return the places of a pod as :func:`describe` does; empty for a pod of another scheduler."""
     if pod["spec"].get("schedulerName") != session.config.scheduler_name:
         return []
-    job = (session.attempt(SLURM, lambda: session.jobs_by_uid) or {}).get(links.key(pod))
-    is_here = not pods.is_bound(pod) and pool_selection.of(pod).local
-    rooms = explain_nodes.rooms(session, pod, explain_nodes.storage(session, pod), job) if is_here else ()
-    return describe(session, pod, job, rooms)
+    job, is_here = session.job_of(pod), not pods.is_bound(pod) and pool_selection.of(pod).local
+    return describe(session, pod, job, of_nodes(session, pod, storage(session, pod), job) if is_here else ())
 
 
 def describe(session: CommandSession, pod: pods.Pod, job: Job | None, rooms: Sequence[Room]) -> list[PlaceRecord]:
@@ -152,3 +158,59 @@ def _slurm_wait(session: CommandSession, now: float) -> float:
     """Return the expected wait in the colocated Slurm in seconds, from the jobs of this installation; 0: not known."""
     jobs = session.attempt(SLURM, lambda: session.jobs) if session.knows_slurm else None
     return queue_wait.of_slurm(jobs or (), now)
+
+
+# --- the answers of the colocated nodes ------------------------------------------------------------------------------
+def storage(session: CommandSession, pod: pods.Pod) -> Storage | None:
+    """Return the storage objects of a pod with claims; ``None`` for any other, or if the user may not list them."""
+    if not pod_volumes.claims(pod):
+        return None
+    try:
+        return Storage(session.storage(pod["metadata"]["namespace"]))
+    except KubeError:
+        return None
+
+
+def of_nodes(session: CommandSession, pod: pods.Pod, stored: Storage | None, job: Job | None) -> list[Room]:
+    """Return the answer of each node, as far as it is known; ``stored`` are the objects of :func:`storage`."""
+    requests, slurm = resources.kubelet_requests(pod["spec"]), _slurm_side(session, pod, job)
+    nodes = session.attempt("nodes", session.nodes)
+    if nodes is None:
+        return node_room.rooms_in_slurm(requests, slurm, time.time()) if slurm is not None else []
+    allows = NodeFilter(pod_volumes.needs(pod, stored), stored).refusal if stored is not None else lambda _: ""
+    own, extended = [node for node in nodes if not pool_selection.is_virtual(node)], session.device_names()
+    views = [eligibility.with_devices(view, extended) for view in eligibility.views(own, _taken(session))]
+    return node_room.rooms(pod["spec"], requests, views, slurm, time.time(), allows)
+
+
+def _slurm_side(session: CommandSession, pod: pods.Pod, job: Job | None) -> SlurmSide | None:
+    """Return what is known of Slurm for the nodes' answers; ``None`` if nothing is, although there is a Slurm."""
+    slurm_nodes = session.known_nodes
+    if not slurm_nodes and not session.knows_slurm:
+        return None
+    # the job of a group has several nodes, and what it has on each is not known before its start
+    is_alone = job.link is None or job.link.size == 1 if job is not None else links.membership(pod) is None
+    named = job.partition if job is not None else pods.partitions(pod, session.config.partition)
+    partitions = frozenset(named.split(",")) - {""}
+    return SlurmSide(slurm_nodes, session.node_holders, asks(pod, job) if is_alone else None, partitions)
+
+
+def asks(pod: pods.Pod, job: Job | None) -> Allotment | None:
+    """Return what the job of a pod asks for, by Slurm or by the condition of the pod; ``None``: not known."""
+    message = str(pods.condition(pod, names.POD_SCHEDULED).get("message", ""))
+    return job.request if job is not None else job_words.read_asked(message)
+
+
+def _taken(session: CommandSession) -> dict[str, Resources]:
+    """Return by node the requests of other schedulers' pods; empty if the user may not list these pods."""
+
+    def count() -> dict[str, Resources]:
+        there = Occupancy(session.config.scheduler_name, max_grace=session.config.max_grace_period)
+        for pod in session.other_pods():
+            there.changed("add", None, pod)
+        return there.lasting(0)
+
+    try:
+        return session.shared("requests of other pods", count)
+    except KubeError:
+        return {}

@@ -17,6 +17,7 @@ from bridge.kube.discovery import cluster_id
 from bridge.kube.kube_access import current_namespace
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.namespaces import read_from
+from bridge.kube.object_store import Object
 from bridge.kube.prune import prune_claim, prune_storage_class, prune_volume
 from bridge.kube.resources import (
     CONFIGMAPS,
@@ -148,6 +149,10 @@ class CommandSession:
         """The newest job of each pod UID and of each key of a group."""
         return {key: job for job in self.jobs if job.link is not None for key in job.link.keys}
 
+    def job_of(self, pod: Pod) -> Job | None:
+        """Return the newest job of a pod or of its group; ``None`` without one, and if Slurm cannot be read."""
+        return (self.attempt(SLURM, lambda: self.jobs_by_uid) or {}).get(links.key(pod))
+
     @functools.cached_property
     def slurm_nodes(self) -> dict[str, Node]:
         """Slurm's nodes by name; empty without a colocated Slurm."""
@@ -252,15 +257,13 @@ class CommandSession:
 
     def storage(self, namespace: str) -> list[dict[str, Any]]:
         """List the claims of a namespace, all PersistentVolumes and StorageClasses, as the scheduler keeps them."""
-        kinds = (
-            (PERSISTENT_VOLUME_CLAIMS.path(namespace), prune_claim),
-            (PERSISTENT_VOLUMES.path(), prune_volume),
-            (STORAGE_CLASSES.path(), prune_storage_class),
-        )
-        objects: list[dict[str, Any]] = []
-        for path, prune in kinds:
-            objects += self.shared(path, lambda p=path, f=prune: [f(item) for item in self.listed(p)])  # type: ignore[misc]
-        return objects
+
+        def read(path: str, prune: Callable[[Object], Object]) -> list[Object]:
+            return self.shared(path, lambda: list(map(prune, self.listed(path))))
+
+        claims = read(PERSISTENT_VOLUME_CLAIMS.path(namespace), prune_claim)
+        volumes = read(PERSISTENT_VOLUMES.path(), prune_volume)
+        return [*claims, *volumes, *read(STORAGE_CLASSES.path(), prune_storage_class)]
 
     def device_names(self) -> Mapping[str, str]:
         """Return the DeviceClass of each extended resource; empty if the user may not list the classes."""

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bridge import names
-from bridge.apps.cli import explain, explain_owner
+from bridge.apps.cli import explain, explain_objects
 from bridge.apps.cli.dashboard_command import PageSession
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import pod_view, wait_reasons
@@ -222,4 +222,4 @@ def test_a_failed_pod_names_its_container_its_exit_code_and_its_log(began, step)
 def test_the_next_step_of_a_job_names_a_failed_pod_that_has_a_log(started, step):
     failed = [SimpleNamespace(name=f"p-{n}", times=SimpleNamespace(started=at)) for n, at in enumerate(started)]
     view = SimpleNamespace(refusals=[], oldest_waiting=None, suspended=False, failed=failed)
-    assert explain_owner._next(None, view, "hpc", "job", "") == step
+    assert explain_objects._owner_next(None, view, "hpc", "job", "") == step
