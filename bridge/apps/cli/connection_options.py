@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+OLD_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 config_option = click.option(
     "--config",
     type=FILE,

@@ -15,7 +15,7 @@ from bridge.apps.view.node_room import Room, SlurmSide
 from bridge.apps.view.place_list import PoolFacts
 from bridge.apps.view.records import PlaceRecord
 from bridge.errors import KubeError
-from bridge.slurm import job_words
+from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, places, pods, pool_selection, queue_wait, resources
@@ -172,7 +172,12 @@ def storage(session: CommandSession, pod: pods.Pod) -> Storage | None:
 
 
 def of_nodes(session: CommandSession, pod: pods.Pod, stored: Storage | None, job: Job | None) -> list[Room]:
-    """Return the answer of each node, as far as it is known; ``stored`` are the objects of :func:`storage`."""
+    """Return the answer of each node, as far as it is known; ``stored`` are the objects of :func:`storage`.
+
+    A job that has its nodes leaves no question: it holds on them what the pod would need.
+    """
+    if job is not None and states.is_allocated(job.states):
+        return []
     requests, slurm = resources.kubelet_requests(pod["spec"]), _slurm_side(session, pod, job)
     nodes = session.attempt("nodes", session.nodes)
     if nodes is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bridge import names
-from bridge.apps.cli.connection_options import FILE
+from bridge.apps.cli.connection_options import FILE, FOLDER, OLD_FOLDER
 from bridge.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def nats() -> None:
 
 
 @nats.command("config", epilog=_EXAMPLES)
-@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory to write to.")
+@click.option("--out", required=True, type=FOLDER, help="Directory to write to.")
 @click.option("--pools", default="", help="Pools, separated by commas. Pools of earlier runs are kept.")
 @click.option("--add-pool", multiple=True, metavar="NAME", help="One more pool. Can be repeated.")
 @click.option(
@@ -64,14 +64,11 @@ def nats() -> None:
 @click.option("--bucket", default="", help="Name of the bucket (pools.store.nats.bucket). Default: podbridge.")
 @click.option(
     "--secrets",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    "secrets_folder",
+    type=OLD_FOLDER,
     help="Directory with the secrets of the hub and of all pools, instead of new ones in --out.",
 )
-@click.option(
-    "--keys",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Directory with public keys of sites: POOL.nkey.",
-)
+@click.option("--keys", "keys_folder", type=OLD_FOLDER, help="Directory with public keys of sites: POOL.nkey.")
 @click.option("--force", is_flag=True, help="Overwrite an existing nats-server.conf.")
 def config(
     out: Path,
@@ -87,12 +84,7 @@ def config(
     cluster: str,
     cluster_port: int,
     prefix: str,
-    passwords: bool,
-    jetstream: bool,
-    bucket: str,
-    secrets: Path | None,
-    keys: Path | None,
-    force: bool,
+    **settings: Any,
 ) -> None:
     """Write a configuration for nats-server, and a separate secret for each hub and each pool.
 
@@ -114,20 +106,9 @@ def config(
     servers = (
         ServerCluster(_hosts(cluster), cluster_port, str(tls_ca.absolute()) if tls_ca else "") if cluster else None
     )
-    written = nats_files.write(
-        out,
-        prefix,
-        [*(word for word in pools.split(",") if word), *add_pool],
-        listeners,
-        passwords=passwords,
-        force=force,
-        jetstream=jetstream,
-        bucket=bucket,
-        cluster=servers,
-        hubs=dict(_named(text) for text in hub),
-        secrets_folder=secrets,
-        keys_folder=keys,
-    )
+    every_pool = [*(word for word in pools.split(",") if word), *add_pool]
+    hubs = dict(_named(text) for text in hub)
+    written = nats_files.write(out, prefix, every_pool, listeners, cluster=servers, hubs=hubs, **settings)
     _print_files(written)
     for text in _warnings(written, listen, encrypted=tls_cert is not None, clustered=servers is not None):
         click.echo(f"podbridge: {text}", err=True)

@@ -12,7 +12,7 @@ import click
 
 from bridge import names
 from bridge.apps.cli import completing
-from bridge.apps.cli.connection_options import ConnectionOptions, connection_options
+from bridge.apps.cli.connection_options import FOLDER, ConnectionOptions, connection_options
 from bridge.apps.cli.output import print_document, printable
 from bridge.errors import ConfigError
 
@@ -53,11 +53,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--key", required=True, help="What podbridge submitter init prints.")
 @connection_options
 @click.option("-n", "--namespace", default="podbridge", show_default=True, help="Of the release.")
-@click.option(
-    "--nats-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="For another server: the directory of podbridge nats config.",
-)
+@click.option("--nats-dir", type=FOLDER, help="For another server: the directory of podbridge nats config.")
 @click.option("--reload", "reload_command", help="Command that reloads that server.")
 @click.option("--prefix", default=names.SUBJECT_PREFIX, show_default=True, help="Prefix of all subjects.")
 @click.option(

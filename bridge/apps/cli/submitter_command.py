@@ -9,10 +9,8 @@ from typing import Any
 
 import click
 
-from bridge.apps.cli.connection_options import FILE
+from bridge.apps.cli.connection_options import FILE, FOLDER
 from bridge.apps.cli.output import output_option
-
-FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 @click.group(
