@@ -108,14 +108,9 @@ class Pods:
         Raises the error of a site if that concerns all pods.
         """
         self.requested.add(pod["metadata"]["uid"] for pod in pods)
-        states: dict[int, JobStatus | None] = {}
-        unsure: list[int] = []
-        for index, pod in enumerate(pods):
-            job = self._viewed(pod)
-            if job is not None:
-                states[index] = job
-            else:
-                unsure.append(index)
+        viewed = enumerate(map(self._viewed, pods))
+        states: dict[int, JobStatus | None] = {index: job for index, job in viewed if job is not None}
+        unsure = [index for index in range(len(pods)) if index not in states]
         errors: list[BridgeError | AnswerError] = []
 
         def ask(index: int) -> None:
@@ -249,28 +244,25 @@ class Pods:
         """Return the pool of a pod of which only the identity is known, and the state of its job."""
         uid = pod["metadata"]["uid"]
         pools = list(self._directory.pools().values())
-        for pool in pools:
-            if (status := pool.job(uid)) is not None:
-                break
-        else:
-            pool, status = self._find_at_sites(pod, pools)
-        if _of_this_pod(pod, status) is None:
+        found = next(((pool, job) for pool in pools if (job := pool.job(uid)) is not None), None)
+        found = found or _at_sites(pod, pools)
+        if found is None or _of_this_pod(pod, found[1]) is None:
             raise AnswerError(404, f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']} has no job here")
-        return pool, status
+        return found
 
-    def _find_at_sites(self, pod: Pod, pools: Sequence[Pool]) -> tuple[Pool, JobStatus]:
-        failed: SiteError | None = None
-        for pool in pools:
-            try:
-                status = pool.status(pod)
-            except SiteError as error:
-                failed = error
-                continue
-            if status is not None:
+
+def _at_sites(pod: Pod, pools: Sequence[Pool]) -> tuple[Pool, JobStatus] | None:
+    """Ask the sites for the job of a pod. Raises the error of one that did not answer if no other one has the job."""
+    failed: SiteError | None = None
+    for pool in pools:
+        try:
+            if (status := pool.status(pod)) is not None:
                 return pool, status
-        if failed is not None:
-            raise failed
-        raise AnswerError(404, f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']} has no job here")
+        except SiteError as error:
+            failed = error
+    if failed is not None:
+        raise failed
+    return None
 
 
 def _of_this_pod(pod: Pod, status: JobStatus | None) -> JobStatus | None:
