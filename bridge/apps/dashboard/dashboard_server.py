@@ -11,8 +11,7 @@ from bridge.apps.dashboard.changes import Changes
 from bridge.apps.dashboard.cookie_seal import CookieSeal
 from bridge.apps.dashboard.dashboard_app import STREAMS, is_long, loopback_names, make_app
 from bridge.apps.dashboard.page_access import LocalAccess, PageAccess, ReviewedAccess
-from bridge.apps.dashboard.page_base import Explain, Sources
-from bridge.apps.dashboard.pages import Pages
+from bridge.apps.dashboard.pages import Explain, Pages, Sources
 from bridge.apps.dashboard.pool_day import PoolDay
 from bridge.apps.dashboard.slurm_reader import SlurmReader
 from bridge.apps.view.pod_view import keep, keep_node

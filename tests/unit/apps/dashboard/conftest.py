@@ -5,8 +5,7 @@ import pytest
 from bridge.apps.dashboard.changes import Changes
 from bridge.apps.dashboard.dashboard_app import make_app
 from bridge.apps.dashboard.page_access import LocalAccess, Viewer
-from bridge.apps.dashboard.page_base import Sources
-from bridge.apps.dashboard.pages import Pages
+from bridge.apps.dashboard.pages import Pages, Sources
 from bridge.apps.dashboard.slurm_reader import SlurmState
 from bridge.apps.view.pod_view import keep
 from bridge.clock import SystemClock
