@@ -46,14 +46,6 @@ class Creation:
     script: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Creations:
-    """The pods of one request. ``several``: they came as a list, and so do the answers."""
-
-    pods: list[Creation]
-    several: bool
-
-
 _HOP_A: TypeAdapter[HopA] = TypeAdapter(HopA)
 _HOP_B: TypeAdapter[HopB] = TypeAdapter(HopB)
 _RUNNABLE: TypeAdapter[JsonObject] = TypeAdapter(RunnablePod)
@@ -63,14 +55,14 @@ _ALL_STARTED: TypeAdapter[list[StartedPod]] = TypeAdapter(list[StartedPod])
 _LOGS: TypeAdapter[LogStruct] = TypeAdapter(LogStruct)
 
 
-def creations(data: bytes) -> Creations:
+def creations(data: bytes) -> Creation | list[Creation]:
     """Read the body of ``/create``: an object of hop A or B, a raw pod, or a list of these."""
     body = _json(data)
     if isinstance(body, list):
         if not body:
             raise AnswerError(400, "body: an empty list is not allowed; allowed: at least one pod")
-        return Creations([_creation(each, (index,)) for index, each in enumerate(body)], several=True)
-    return Creations([_creation(body, ())], several=False)
+        return [_creation(each, (index,)) for index, each in enumerate(body)]
+    return _creation(body, ())
 
 
 def pods(data: bytes) -> list[StartedPod]:

@@ -71,12 +71,12 @@ class PluginHandlers:
 
     def create(self, data: bytes) -> flask.Response:
         """Submit pods."""
-        creations = bodies.creations(data)
-        answers = []
-        for each in creations.pods:
-            uid, jid = self._pods.create(each)
-            answers.append({"PodUID": uid, "PodJID": jid})
-        return _json(answers if creations.several else answers[0])
+        wanted = bodies.creations(data)
+        return _json(list(map(self._create, wanted)) if isinstance(wanted, list) else self._create(wanted))
+
+    def _create(self, wanted: bodies.Creation) -> dict[str, str]:
+        uid, jid = self._pods.create(wanted)
+        return {"PodUID": uid, "PodJID": jid}
 
     def delete(self, data: bytes) -> flask.Response:
         """Cancel the job of a pod."""

@@ -5,22 +5,34 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import ssl
 import sys
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 
 from bridge.apps.cli import output
 from bridge.apps.cli.check.findings import Finding
-from bridge.apps.cli.sites import site_checks, site_files, site_plan
-from bridge.apps.cli.sites.site_files import WrittenFile
+from bridge.apps.cli.sites import site_checks, site_plan
 from bridge.apps.cli.sites.site_plan import AUTHORITY, CONFIG, SiteChoices
 from bridge.errors import ConfigError
 from bridge.protocol.nats import user_keys
 from bridge.site.config.site_config import SiteConfig, load, parse
+from bridge.site.files import atomic_files
+
+WRITTEN, KEPT, REPLACED, PLANNED = "written", "kept", "replaced", "would write"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file of a site and what was done with it: one of the words above."""
+
+    path: Path
+    action: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +98,55 @@ def _write(options: InitOptions, pool: str, directory: Path) -> tuple[list[Writt
         if config.pool != pool:
             raise ConfigError(f"{path}: it is of pool {config.pool}, not {pool}", hint="name another directory (--out)")
         texts: dict[str, str] = {}
-        files.append(WrittenFile(path, site_files.KEPT))
+        files.append(WrittenFile(path, KEPT))
     else:
         texts = _texts(options, pool, directory)
         config = parse(texts[CONFIG], str(path))
-    unit = _unit(options, config, path)
+    unit, write = _unit(options, config, path), partial(_write_file, force=options.force, dry_run=options.dry_run)
     if not options.dry_run:
-        site_files.make_directory(directory)
+        _make_directory(directory)
     if AUTHORITY in texts:
         # the certificates of an option replace those of an earlier run, which site.toml no longer fits
-        files.append(site_files.write(directory / AUTHORITY, texts[AUTHORITY], force=True, dry_run=options.dry_run))
+        files.append(write(directory / AUTHORITY, texts[AUTHORITY], force=True))
     if config.nats.seed_file is not None:
-        seed = user_keys.new_seed() + "\n"
-        files.append(site_files.write(config.nats.seed_file, seed, force=options.force, dry_run=options.dry_run))
+        files.append(write(config.nats.seed_file, user_keys.new_seed() + "\n"))
     if CONFIG in texts:
-        files.append(site_files.write(path, texts[CONFIG], force=options.force, dry_run=options.dry_run, keep_old=True))
+        files.append(write(path, texts[CONFIG], keep_old=True))
     if unit is not None:
-        files.append(site_files.write(*unit, force=options.force, dry_run=options.dry_run, mode=0o644))
+        files.append(write(*unit, mode=0o644))
     return files, config if options.dry_run else load(path)
+
+
+def _make_directory(path: Path) -> None:
+    """Create a private directory; raises :class:`ConfigError`."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot create {path}: {error.strerror}") from error
+
+
+def _write_file(
+    path: Path, text: str, *, force: bool, dry_run: bool, keep_old: bool = False, mode: int = 0o600
+) -> WrittenFile:
+    """Write a file, by default for its owner alone. An existing one is kept, unless ``force``.
+
+    ``keep_old``: keep what is replaced as ``NAME.old``. Raises :class:`ConfigError` if it cannot be written.
+    """
+    if path.is_dir():
+        raise ConfigError(f"cannot write {path}: it is a directory")
+    exists = path.is_symlink() or path.exists()
+    if exists and not force:
+        return WrittenFile(path, KEPT)
+    if dry_run:
+        return WrittenFile(path, PLANNED)
+    _make_directory(path.parent)
+    try:
+        if exists and keep_old:
+            path.replace(path.with_name(f"{path.name}.old"))
+        atomic_files.write(path, text.encode(), mode=mode)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    return WrittenFile(path, REPLACED if exists else WRITTEN)
 
 
 def _texts(options: InitOptions, pool: str, directory: Path) -> dict[str, str]:
@@ -126,7 +169,22 @@ def _texts(options: InitOptions, pool: str, directory: Path) -> dict[str, str]:
     )
     _warn_unencrypted(choices.servers)
     texts = {CONFIG: site_plan.site_toml(choices)}
-    return texts | ({AUTHORITY: site_files.read_authority(authority)} if authority else {})
+    return texts | ({AUTHORITY: _read_authority(authority)} if authority else {})
+
+
+def _read_authority(file: Path) -> str:
+    """Return the CA certificates in a file; raises :class:`ConfigError` if there are none."""
+    allowed = f"--ca-file: {file} is not allowed; allowed: CA certificates (PEM)"
+    try:
+        text = file.read_text("utf-8")
+        if "PRIVATE KEY" in text:
+            raise ConfigError(f"{allowed} without a private key")
+        ssl.create_default_context(cafile=file)
+    except (ValueError, ssl.SSLError) as error:
+        raise ConfigError(allowed) from error
+    except OSError as error:
+        raise ConfigError(f"--ca-file: cannot read {file}: {error.strerror}") from error
+    return text
 
 
 def _unit(options: InitOptions, config: SiteConfig, path: Path) -> tuple[Path, str] | None:
@@ -180,7 +238,7 @@ def _warn_unencrypted(servers: Sequence[str]) -> None:
 
 def _print(files: Sequence[WrittenFile], findings: Sequence[Finding]) -> None:
     for file in files:
-        note = " (--force writes it again)" if file.action == site_files.KEPT else ""
+        note = " (--force writes it again)" if file.action == KEPT else ""
         click.echo(f"{file.action}: {file.path}{note}")
     for finding in findings:
         click.echo(output.printable(f"{finding.result:4}  {finding.what:12}  {finding.found}"))
