@@ -9,10 +9,11 @@ import click
 
 from bridge import names
 from bridge.apps.cli.connection_options import ConnectionOptions, connection_options
+from bridge.control.brake import ANSWER_SUFFIX, BrakeAnswer
 from bridge.errors import BridgeError, KubeNotFoundError
+from bridge.kube.resources import CONFIGMAPS
 
 if TYPE_CHECKING:
-    from bridge.control.brake import BrakeAnswer
     from bridge.kube.kube_client import KubeClient
 
 
@@ -30,8 +31,6 @@ def brake() -> None:
 @connection_options
 def brake_status(connection: ConnectionOptions) -> None:
     """Print each engaged brake: how many jobs are missing, and when their pods will be terminated."""
-    from bridge.control.brake import ANSWER_SUFFIX, BrakeAnswer
-
     engaged, data = _read(*_client(connection))
     if not engaged:
         click.echo("No brake is engaged.")
@@ -51,8 +50,6 @@ def brake_status(connection: ConnectionOptions) -> None:
 @click.argument("name")
 def brake_confirm(connection: ConnectionOptions, name: str) -> None:
     """Confirm that the missing jobs are lost: podbridge terminates their pods now."""
-    from bridge.control.brake import BrakeAnswer
-
     _answer(connection, name, BrakeAnswer.CONFIRM)
 
 
@@ -61,15 +58,11 @@ def brake_confirm(connection: ConnectionOptions, name: str) -> None:
 @click.argument("name")
 def brake_hold(connection: ConnectionOptions, name: str) -> None:
     """Keep the pods until their jobs are listed again, or until podbridge brake confirm."""
-    from bridge.control.brake import BrakeAnswer
-
     _answer(connection, name, BrakeAnswer.HOLD)
 
 
 def _answer(connection: ConnectionOptions, name: str, answer: BrakeAnswer) -> None:
     """Store the answer to one engaged brake in the ConfigMap. Raises :class:`BridgeError` for an unknown name."""
-    from bridge.control.brake import ANSWER_SUFFIX, BrakeAnswer
-
     kube, path = _client(connection)
     engaged, _ = _read(kube, path)
     if name not in engaged:
@@ -84,7 +77,6 @@ def _client(connection: ConnectionOptions) -> tuple[KubeClient, str]:
     """Return a client of the API server, and the path of the ConfigMap."""
     from bridge.apps.cli import hub_config
     from bridge.kube.kube_client import KubeClient
-    from bridge.kube.resources import CONFIGMAPS
 
     kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=2)
     config, _ = hub_config.of(connection, kube)
@@ -93,8 +85,6 @@ def _client(connection: ConnectionOptions) -> tuple[KubeClient, str]:
 
 def _read(kube: KubeClient, path: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return the records of the engaged brakes by name, and the data of the ConfigMap."""
-    from bridge.control.brake import ANSWER_SUFFIX
-
     try:
         data: dict[str, str] = kube.get(path).get("data") or {}
     except KubeNotFoundError as error:

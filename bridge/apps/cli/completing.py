@@ -8,7 +8,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.kinds import ObjectName
+from bridge.kube.resources import NAMESPACES
+from bridge.workload import pool_selection
 
 LIMIT = 200
 """Most names that are offered."""
@@ -42,14 +45,11 @@ def _completer(read: Callable[[dict[str, Any]], list[tuple[str, str]]]) -> Compl
 
 
 def _namespaces(params: dict[str, Any]) -> list[tuple[str, str]]:
-    from bridge.kube.resources import NAMESPACES
-
     items = _session(params).kube.get(NAMESPACES.path(), metadata_only=True)["items"]
     return [(item["metadata"]["name"], "") for item in items]
 
 
 def _session(params: dict[str, Any]) -> Any:
-    from bridge.apps.cli.connection_options import ConnectionOptions
     from bridge.apps.cli.session import CommandSession
 
     session = CommandSession(ConnectionOptions(params.get("config"), params.get("kubeconfig"), params.get("context")))
@@ -58,8 +58,6 @@ def _session(params: dict[str, Any]) -> Any:
 
 
 def _records(kind: str, params: dict[str, Any]) -> list[tuple[str, str]]:
-    from bridge.workload import pool_selection
-
     session = _session(params)
     if kind == "pod":
         pods = session.pods(params.get("namespace") or session.namespace)

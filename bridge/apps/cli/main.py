@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from bridge import __version__
+from bridge import __version__, logs
 from bridge.apps.cli import completing
 from bridge.apps.cli.brake_command import brake
 from bridge.apps.cli.connection_options import FILE, ConnectionOptions, config_option, connection_options
@@ -62,7 +62,6 @@ def _part(name: str, help_text: str, parts: tuple[str, ...]) -> None:
 
 
 def _run(connection: ConnectionOptions, parts: tuple[str, ...]) -> int:
-    from bridge import logs
     from bridge.apps.hub.hub import Hub
     from bridge.config import hub as configuration
 

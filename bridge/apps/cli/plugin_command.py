@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridge import names
+from bridge import logs, names
 from bridge.apps.cli.connection_options import FILE
 from bridge.apps.cli.output import print_document
+from bridge.apps.plugin import listen
+from bridge.clock import SYSTEM_CLOCK
+from bridge.core.threads import Supervisor
 from bridge.errors import ConfigError
 from bridge.telemetry import trace_export, tracing
 
 if TYPE_CHECKING:
-    from bridge.core.threads import Supervisor
     from bridge.pools.registry import PoolSource
     from bridge.site.interlink_slurm.conversion import Conversion
     from bridge.site.service import LiveConfig
@@ -81,6 +84,7 @@ _EXAMPLES = """Examples:
 @click.pass_context
 def plugin(
     context: click.Context,
+    /,
     site: Path | None,
     slurm_config: Path | None,
     nats: tuple[str, ...],
@@ -94,24 +98,16 @@ def plugin(
     health: str | None,
     metrics: str | None,
     owner: str | None,
-    seed_file: Path | None,
-    user: str | None,
-    password_file: Path | None,
-    ca_file: Path | None,
-    prefix: str,
-    inbox_prefix: str,
     log_level: str | None,
     log_format: str | None,
+    **access: Any,
 ) -> None:
     """Serve interLink's REST API: an interLink API server or virtual kubelet runs its pods on podbridge's pools."""
     if context.invoked_subcommand is not None:
         return
     if [site is not None, slurm_config is not None, bool(nats), nunet is not None].count(True) != 1:
         raise click.UsageError("exactly one of --site FILE, --slurm-config FILE, --nats URL, --nunet FILE is required")
-    from bridge import logs
-    from bridge.apps.plugin import listen
     from bridge.apps.plugin.process import Options, run
-    from bridge.core.threads import Supervisor
     from bridge.serving.client_access import Files
 
     live, conversion = _opened(slurm_config, log_level, log_format) if slurm_config is not None else (None, None)
@@ -130,7 +126,6 @@ def plugin(
     elif site is not None:
         source = _site(site, owner, supervisor, log_level, log_format)
     elif nunet is not None:
-        from bridge.clock import SYSTEM_CLOCK
         from bridge.config import hub
         from bridge.pools import registry
         from bridge.pools.registry import PoolContext
@@ -147,11 +142,9 @@ def plugin(
 
         if owner is None:
             raise click.UsageError("--nats requires --owner UID")
-        section = NatsSection.model_construct(  # Link checks it
-            servers=[*nats], seed_file=seed_file, user=user, password_file=password_file, ca_file=ca_file
-        )
-        link = Link(section, f"{names.COMPONENT} plugin", f"{inbox_prefix}.{_checked_owner(owner)}")
-        source = SubmitterSource(link, prefix, owner, submit_timeout=SUBMIT_TIMEOUT)
+        section = NatsSection.model_construct(servers=[*nats], **access)  # Link checks it
+        link = Link(section, f"{names.COMPONENT} plugin", f"{section.inbox_prefix}.{_checked_owner(owner)}")
+        source = SubmitterSource(link, section.prefix, owner, submit_timeout=SUBMIT_TIMEOUT)
     trace_export.setup("podbridge-plugin")
     status = run(source, options, supervisor)
     tracing.stop()
@@ -159,7 +152,6 @@ def plugin(
 
 
 def _site(path: Path, owner: str | None, supervisor: Supervisor, level: str | None, style: str | None) -> PoolSource:
-    from bridge import logs
     from bridge.site.service import LiveConfig
 
     live = LiveConfig(path, None)
@@ -168,7 +160,6 @@ def _site(path: Path, owner: str | None, supervisor: Supervisor, level: str | No
 
 
 def _opened(path: Path, level: str | None, style: str | None) -> tuple[LiveConfig, Conversion]:
-    from bridge import logs
     from bridge.site.live_slurm_config import open_config, report
 
     live, conversion = open_config(path)
@@ -188,8 +179,6 @@ def _in_process(live: LiveConfig, owner: str | None, supervisor: Supervisor) -> 
 
 
 def _checked_owner(owner: str) -> str:
-    import re
-
     from bridge.protocol.model.identifiers import UID_PATTERN
 
     if not re.fullmatch(UID_PATTERN, owner):

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from bridge.apps.cli.connection_options import FILE, ConnectionOptions, connection_options
+from bridge.clock import rfc3339
+from bridge.errors import KubeForbiddenError, KubeNotFoundError, SlurmAuthError, SlurmError
+from bridge.kube.resources import SECRETS
 
 if TYPE_CHECKING:
     from bridge.kube.kube_client import KubeClient
@@ -52,7 +55,6 @@ def renew(
     before it is written. podbridge reads the new token within two minutes. Tokens that exist stay valid until they
     expire.
     """
-    from bridge.clock import rfc3339
     from bridge.kube.kube_client import KubeClient
     from bridge.slurm import auth
 
@@ -74,7 +76,6 @@ def renew(
 def _try(config_file: Path, made: str) -> None:
     """Raise :class:`bridge.errors.SlurmError` unless the Slurm of a configuration accepts the token."""
     from bridge.config import hub as configuration
-    from bridge.errors import SlurmAuthError, SlurmError
     from bridge.slurm.slurm_client import SlurmClient
 
     config = configuration.load(config_file)
@@ -91,9 +92,6 @@ def _write(
     kube: KubeClient, namespace: str, secret: str, data: Mapping[str, str], params: Mapping[str, str] | None
 ) -> None:
     """Write keys of a Secret, and create it if it does not exist; raise :class:`bridge.errors.KubeError`."""
-    from bridge.errors import KubeForbiddenError, KubeNotFoundError
-    from bridge.kube.resources import SECRETS
-
     try:
         kube.patch(SECRETS.path(namespace, secret), {"data": data}, kind="merge", params=params)
         return
