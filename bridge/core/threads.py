@@ -117,7 +117,7 @@ class Supervisor:
         thread.start()
         return thread
 
-    def every(self, period: float, name: str, call: Callable[[], object]) -> threading.Thread:
+    def spawn_every(self, name: str, period: float, call: Callable[[], object]) -> threading.Thread:
         """Call ``call`` in a thread, ``period`` seconds after the start and after each call."""
 
         def repeat() -> None:

@@ -100,7 +100,7 @@ class Kubelet:
         self._trust.step()
         self._server.start()
         supervisor.spawn("kubelet-server", lambda: self._server.run(supervisor.stopping))
-        supervisor.every(PERIOD, "kubelet-certificates", self._trust.step)
+        supervisor.spawn_every("kubelet-certificates", PERIOD, self._trust.step)
         log.info("kubelet API started", extra=kv(port=self.port))
 
     def ready(self) -> str | None:

@@ -123,9 +123,9 @@ class Dashboard:
             spawn(f"cache-{cache.name}", lambda c=cache: c.run(stopping))  # type: ignore[misc]
         spawn("changes", lambda: self._changes.run(stopping))
         spawn("slurm-sums", lambda: self._slurm.run(stopping))
-        self._supervisor.every(day_history.PERIOD, "pool-day", self._pool_day.take)
+        self._supervisor.spawn_every("pool-day", day_history.PERIOD, self._pool_day.take)
         spawn("dashboard-server", lambda: self._server.run(stopping))
-        self._supervisor.every(CERTIFICATE_PERIOD, "dashboard-certificates", self._tls.refresh)
+        self._supervisor.spawn_every("dashboard-certificates", CERTIFICATE_PERIOD, self._tls.refresh)
         if self._settings.sign_in:
             self._serve_health()
         self._pods.wait_synced(FIRST_LIST)

@@ -44,7 +44,7 @@ class HintServers:
         access = self._access
         if access is not None:
             supervisor.spawn("hints-https", lambda: self._serve(supervisor, lambda: self._https(access)))
-            supervisor.every(REFRESH_PERIOD, "hints-files", access.refresh)
+            supervisor.spawn_every("hints-files", REFRESH_PERIOD, access.refresh)
 
     def _pipe(self) -> HintPipe:
         directory = self._settings.directory

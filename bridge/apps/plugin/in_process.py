@@ -103,7 +103,7 @@ class InProcessSite(PoolSource):
     def start(self, supervisor: Supervisor) -> None:
         """Start the submitter and the pool's snapshots."""
         self.service.start(self._receive)
-        supervisor.every(PERIOD, "pool", self._ask_if_due)
+        supervisor.spawn_every("pool", PERIOD, self._ask_if_due)
 
     def _receive(self, message: Published) -> None:
         if not isinstance(message, Event) or message.status.owner == self._owner:

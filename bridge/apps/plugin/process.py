@@ -108,9 +108,9 @@ class Plugin:
         self._source.start(self._supervisor)
         for server in servers:
             self._supervisor.spawn(f"{server.name}-server", lambda s=server: s.run(self._supervisor.stopping))  # type: ignore[misc]
-        self._supervisor.every(FILES_PERIOD, "files", self._access.refresh)
-        self._supervisor.every(REPEAT_PERIOD, "cancellations", self._repeat_cancellations)
-        self._supervisor.every(missing.PERIOD, "missing-jobs", self._missing.step)
+        self._supervisor.spawn_every("files", FILES_PERIOD, self._access.refresh)
+        self._supervisor.spawn_every("cancellations", REPEAT_PERIOD, self._repeat_cancellations)
+        self._supervisor.spawn_every("missing-jobs", missing.PERIOD, self._missing.step)
 
     def stop(self) -> None:
         """Wait for the servers, then stop the source."""

@@ -65,10 +65,10 @@ def test_a_repeated_call_goes_on_until_the_process_stops_and_its_error_ends_the_
         if (error := next(calls)) is not None:
             raise error
 
-    supervisor.every(0.001, "repeats", call).join(5)
+    supervisor.spawn_every("repeats", 0.001, call).join(5)
     assert supervisor.failure == "thread repeats died: ValueError: broken"
     stopped = Supervisor()
-    thread = stopped.every(3600, "waits", call)
+    thread = stopped.spawn_every("waits", 3600, call)
     stopped.stop()
     thread.join(5)
     assert not thread.is_alive() and stopped.failure is None

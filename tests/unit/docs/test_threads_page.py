@@ -13,7 +13,7 @@ SOURCES = {
     for folder in ("bridge", "admission", "scheduler", "controllers")
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
-STARTS = ("Thread", "spawn", "Workers", "ThreadPoolExecutor")
+STARTS = ("Thread", "spawn", "spawn_every", "Workers", "ThreadPoolExecutor")
 """Names of functions that start threads."""
 PASS_ON = {"bridge/core/workers.py": "*-*"}
 """File -> the name that it makes of the name it was given."""
@@ -56,7 +56,7 @@ def _started():
                 named = {keyword.arg: keyword.value for keyword in call.keywords}
                 assert "name" in named, f"{path}:{call.lineno}: a thread without a name"
                 yield path, name_of(named["name"])
-            elif function in ("spawn", "Workers"):
+            elif function in ("spawn", "spawn_every", "Workers"):
                 yield path, name_of(call.args[0])
             elif function == "ThreadPoolExecutor":
                 yield path, function
