@@ -158,7 +158,7 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
         return _ending(pod, session)
     if view.node:
         return _placed(pod, view.node, job, session), ""
-    if job is not None and states.is_allocated(job.states) and view.reason in wait_reasons.BEFORE_START:
+    if job is not None and job_view.reason(view, job) == wait_reasons.BINDING:
         return f"Slurm job {job.job_id} is allocated; the binding is in progress", ""
     number = job.job_id if job is not None else pods.job_id(pod)
     race = f"queued at {', '.join(places.recorded(pod))}; " if places.open_pools(pod) else ""

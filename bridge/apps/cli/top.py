@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import starmap
 from typing import Any
 
 import click
@@ -17,12 +18,13 @@ from bridge.apps.cli import output
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.apps.cli.get import job_records, pool_records_of
 from bridge.apps.cli.session import SLURM, CommandSession
-from bridge.apps.view import node_room, node_view, pod_view
+from bridge.apps.view import job_view, node_room, node_view, pod_view
 from bridge.apps.view.pod_view import PodView
 from bridge.clock import rfc3339
 from bridge.errors import BridgeError, KubeError
 from bridge.kube.kube_client import KubeClient
-from bridge.workload import eligibility, quantity
+from bridge.slurm.models import Job
+from bridge.workload import eligibility, links, quantity
 
 WAITING = 10
 """Number of waiting pods that are shown, the oldest first."""
@@ -55,12 +57,14 @@ def run(connection: ConnectionOptions, form: str, *, once: bool, interval: float
 
 def read(session: CommandSession) -> dict[str, Any]:
     """Return the state: counts of pods and jobs, the use of nodes and pools, and the pods that have waited longest."""
-    session.attempt(SLURM, lambda: session.jobs)  # before the pods: the job of a new pod is not missing
+    # before the pods: the job of a new pod is not missing
+    jobs = session.attempt(SLURM, lambda: session.jobs_by_uid) or {}
     listed = session.attempt("pods of all namespaces", lambda: session.pods(None))
     namespace = None if listed is not None else session.namespace
     listed = session.pods(namespace) if listed is None else listed
     views = [pod_view.of(pod) for pod in listed]
-    waiting = [view for view in views if view.state == pod_view.WAITING]
+    each_job = [jobs.get(links.key(pod)) for pod in listed]
+    waiting = [(view, job) for view, job in zip(views, each_job, strict=True) if view.state == pod_view.WAITING]
     records = job_records(session, namespace, ended=True, listed=listed)
     measured, manifests = _measured(session.kube), session.attempt("nodes", session.nodes) or []
     nodes, pools = _nodes(session, manifests, views), pool_records_of(manifests, listed)
@@ -69,13 +73,13 @@ def read(session: CommandSession) -> dict[str, Any]:
         "kubernetes": session.kube.server,
         "slurm": session.slurm.slurm_release if session.config.slurm_rest_api and session.knows_slurm else None,
         "pods": dict(Counter(pod_view.phase(pod) or "Unknown" for pod in listed)),
-        "waiting": dict(Counter(view.reason for view in waiting).most_common()),
+        "waiting": dict(Counter(starmap(job_view.reason, waiting)).most_common()),
         "jobs": dict(Counter(each["state"] for each in records if each["state"]).most_common()),
         "problems": [{"job": each["job"], "problem": each["problem"]} for each in records if each["problem"]],
         "nodes": [{**each, **measured.get(each["name"], {})} for each in nodes],
         "pools": [{**each, **measured.get(each["pool"], {})} for each in pools],
         "not_read": session.gaps,
-        "oldest": [_waiting(view) for view in sorted(waiting, key=lambda view: view.times.created)[:WAITING]],
+        "oldest": [_waiting(*each) for each in sorted(waiting, key=lambda each: each[0].times.created)[:WAITING]],
     }
 
 
@@ -123,12 +127,13 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 
 
-def _waiting(view: PodView) -> dict[str, Any]:
+def _waiting(view: PodView, job: Job | None) -> dict[str, Any]:
+    number = str(job.job_id) if job is not None else view.job
     return {
         "namespace": view.namespace,
         "name": view.name,
-        "reason": view.reason,
-        "job": int(view.job) if view.job.isdecimal() else None,
+        "reason": job_view.reason(view, job),
+        "job": int(number) if number.isdecimal() else None,
         "created": rfc3339(view.times.created),
     }
 

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bridge import clock, job_ends
 from bridge.apps.view import pod_view
+from bridge.apps.view.pod_view import PodView
 from bridge.apps.view.records import SlurmJobRecord
+from bridge.apps.view.wait_reasons import BINDING, NOT_PROCESSED
 from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job, JobLink, Node, PodRef
@@ -124,6 +126,18 @@ def state(job: Job, there: Iterable[pods.Pod]) -> str:
     over = over and all(pods.is_finished(pod) or pods.is_deleted(pod) for pod in members)
     reasons = {(pod.get("status") or {}).get("reason") for pod in members if pods.is_finished(pod)}
     return RELEASED if over and job_ends.CANCELLED.reason not in reasons else "+".join(sorted(job.states))
+
+
+def reason(view: PodView, job: Job | None) -> str:
+    """Return why a pod waits: the reason of its condition, or what its job shows since.
+
+    The condition of a pod reports a job that has been pending for some seconds, and no job that has started.
+    """
+    if job is None or view.state != pod_view.WAITING or view.reason not in (NOT_PROCESSED, "SlurmPending", "Racing"):
+        return view.reason
+    if states.is_allocated(job.states):
+        return BINDING
+    return "SlurmPending" if states.is_pending(job.states) and view.reason == NOT_PROCESSED else view.reason
 
 
 def _problem(job: Job, ref: PodRef, pod: pods.Pod | None, slurm_names: Mapping[str, str]) -> str:

@@ -9,10 +9,9 @@ from math import ceil
 from typing import Any
 
 from bridge import clock, names
-from bridge.apps.view import pod_view
+from bridge.apps.view import job_view, pod_view
 from bridge.apps.view.node_room import FITS, NEVER, POSSIBLE, Room
 from bridge.apps.view.records import PlaceRecord
-from bridge.apps.view.wait_reasons import BEFORE_START
 from bridge.slurm import job_words, states
 from bridge.slurm.models import Job
 from bridge.workload import links, places, pods, queue_wait
@@ -100,8 +99,8 @@ def local(pod: Pod, job: Job | None, rooms: Sequence[Room], wait: float, now: fl
         state, reason, start = QUEUED, words.reason or reason, words.start
     else:
         state = QUEUED if states.is_pending(job.states) else STARTED if states.is_allocated(job.states) else ""
-        told = row.reason if row.reason not in BEFORE_START else ""
-        state, reason = state or "+".join(sorted(job.states)).lower(), job.reason if state == QUEUED else told
+        reason = job.reason if state == QUEUED else job_view.reason(row, job)
+        state = state or "+".join(sorted(job.states)).lower()
         start = job_words.expected_start(job, now) if state == QUEUED and queue_wait.is_queued(job.reason) else ""
     start = start if start[:1].isdigit() else ""
     return _record(names.LOCAL_POOL, True, room, number, state, start, reason)

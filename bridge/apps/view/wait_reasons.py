@@ -10,8 +10,7 @@ from dataclasses import dataclass
 NOT_PROCESSED = "NotProcessedYet"
 """The reason of a waiting pod for which no scheduler has written a condition."""
 GATED = "SchedulingGated"
-BEFORE_START = frozenset({NOT_PROCESSED, "SlurmPending", "Racing"})
-"""The reasons that are over once a job of the pod has started, although its condition still has one of them."""
+BINDING = "Binding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,7 @@ WAITING: dict[str, WaitReason] = {
         "each node or pool that fits is closed, not ready or full; podbridge retries",
         "the pod starts when one opens: kubectl get nodes; sinfo -R; podbridge get pools",
     ),
+    BINDING: WaitReason("its Slurm job is allocated, and podbridge binds the pod"),
     "Racing": WaitReason("the pod waits at several [places](../users/late-binding.md)"),
     "UnsupportedResourceClaim": WaitReason(
         "Slurm cannot satisfy a claim or class of [devices](../users/devices.md)", CHANGE

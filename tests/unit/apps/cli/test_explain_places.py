@@ -192,9 +192,16 @@ def test_a_pod_whose_job_has_started_shows_what_else_it_waits_for():
 
 
 @pytest.mark.parametrize("reason", ["", "SlurmPending", "Racing"])
-def test_a_pod_whose_job_has_started_does_not_show_why_it_waited(reason):
+def test_a_pod_whose_job_has_started_waits_for_its_binding_only(reason):
     started = job(states=frozenset({"RUNNING"}), nodes=("n1",), reason="None")
-    assert shown(session([started]), pod("local", reason=reason))["local"] == (True, None, "9", "started", "", "")
+    assert shown(session([started]), pod("local", reason=reason))["local"] == (
+        True,
+        None,
+        "9",
+        "started",
+        "",
+        "Binding",
+    )
 
 
 def test_a_held_job_has_no_expected_start_and_another_one_counts_for_a_pod_without_a_job():

@@ -6,7 +6,7 @@ import pytest
 
 from bridge import names
 from bridge.apps.cli import explain_objects
-from bridge.apps.view import job_view
+from bridge.apps.view import job_view, pod_view, wait_reasons
 from bridge.apps.view.job_view import lines, records
 from bridge.config.hub import Config
 from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, PodRef
@@ -161,6 +161,27 @@ def test_a_job_is_released_only_if_its_pods_are_over():
         "CANCELLED",
         "CANCELLED",
     ]
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "shown"),
+    [
+        ("", "PENDING", "SlurmPending"),
+        ("", "RUNNING", wait_reasons.BINDING),
+        ("SlurmPending", "RUNNING", wait_reasons.BINDING),
+        ("Racing", "RUNNING", wait_reasons.BINDING),
+        ("Racing", "PENDING", "Racing"),
+        ("GangFull", "RUNNING", "GangFull"),
+        ("", "CANCELLED", wait_reasons.NOT_PROCESSED),
+    ],
+)
+def test_what_the_job_shows_counts_where_the_condition_is_older(told, state, shown):
+    waiting = pod(phase="Pending")
+    if told:
+        waiting["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": told}]
+    assert job_view.reason(pod_view.of(waiting), job(state)) == shown
+    assert job_view.reason(pod_view.of(waiting), None) == (told or wait_reasons.NOT_PROCESSED)
+    assert job_view.reason(pod_view.of(pod("node-0")), job(state)) == ""
 
 
 def test_a_year_is_no_time_limit():
