@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from bridge.errors import ScriptError
 from bridge.script import references
-from bridge.script.quoting import ADDRESS, clean
+from bridge.script.quoting import ADDRESS, Allowance, clean
 from bridge.script.references import Objects
 from bridge.workload import quantity
 
@@ -21,6 +21,8 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Names that a shell can assign. All others must be set by another program, as the last step before the container's:
 bash before 4.4 does not pass what it cannot assign, apptainer reads ``--env-file`` with a shell, and other users see
 the arguments of ``env(1)``."""
+LONGEST = 2**17
+"""Characters that references may add to a text: Linux starts no program with a longer argument or variable."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 FIELDS = (
@@ -47,9 +49,17 @@ class ContainerVariables(NamedTuple):
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
-    """Replace ``$(NAME)`` by its value and ``$$`` by ``$``; a name that is not set is unchanged."""
+    """Replace ``$(NAME)`` by its value and ``$$`` by ``$``; a name that is not set is unchanged.
+
+    Raises ``ScriptError`` for a result that no program can get: thirty variables that each name the one before twice
+    would fill the memory.
+    """
     if "$" not in text:
         return text
+    if sum(len(environment.get(match[1], "")) for match in _REFERENCE.finditer(text) if match[1]) > LONGEST:
+        raise ScriptError(
+            f"{text[:50]!r}: the values of the variables in it are too long; allowed: at most {LONGEST} characters"
+        )
 
     def replacement(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -58,6 +68,15 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
         return environment.get(name, match.group())
 
     return _REFERENCE.sub(replacement, text)
+
+
+def expanded(texts: Iterable[str], environment: Mapping[str, str], field_path: str, allowance: Allowance) -> list[str]:
+    """Return texts with the values of variables; raises ``ScriptError`` if they are too long."""
+    result = []
+    for text in texts:
+        result.append(expand(text, environment))
+        allowance.take(len(result[-1]), field_path)
+    return result
 
 
 def not_set(text: str, environment: Mapping[str, str]) -> list[str]:
@@ -113,8 +132,13 @@ def make(
     node: str,
     machine: Mapping[str, Decimal],
     service: Mapping[str, str] | None = None,
+    allowance: Allowance | None = None,
 ) -> ContainerVariables:
-    """Return the variables of ``service``, ``envFrom`` and ``env``, in this order; each may use those before it."""
+    """Return the variables of ``service``, ``envFrom`` and ``env``, in this order; each may use those before it.
+
+    ``allowance``: what is left for the pod.
+    """
+    allowance = allowance or Allowance()
     environment: Environment = dict(service or {})
     fields: dict[str, str] = {}
     for index, entry in enumerate(container.get("envFrom") or ()):
@@ -129,6 +153,7 @@ def make(
         for key, value in sorted((data or {}).items()):
             name, entry_key = prefix + key, f"{place}, key {key!r}"
             fields[accepted(name, entry_key)] = entry_key
+            allowance.take(len(value), entry_key)
             environment[name] = _text(value, entry_key)
     for index, entry in enumerate(container.get("env") or ()):
         place = f"{field_path}.env[{index}]"
@@ -136,10 +161,12 @@ def make(
         source = entry.get("valueFrom")
         if not source:
             text = clean(str(entry.get("value") or ""), f"{place}.value")
-            environment[name], fields[name] = expand(text, environment), f"{place}.name"
+            (environment[name],) = expanded((text,), environment, f"{place}.value", allowance)
+            fields[name] = f"{place}.name"
             continue
         resolved = _from(pod, container, source, place, objects, node, machine)
         if resolved is not None:
+            allowance.take(len(resolved), f"{place}.valueFrom")
             environment[name], fields[name] = resolved, f"{place}.name"
     return ContainerVariables(environment, fields)
 

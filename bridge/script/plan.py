@@ -22,7 +22,7 @@ from bridge.script import (
     volumes,
 )
 from bridge.script.plan_types import Container, Plan, Reach
-from bridge.script.quoting import clean
+from bridge.script.quoting import Allowance, clean
 from bridge.script.references import Objects
 from bridge.script.runtimes import runtime_images
 from bridge.script.runtimes import runtime_table as runtimes
@@ -47,14 +47,14 @@ def make(
     spec, reached = pod["spec"], _reach(pod, config)
     by_flags = config.limits.by_interlink  # of a site that runs no groups
     size = interlink_rules.measure(pod, config) if by_flags else sizing.measure(pod, config, remote_gangs.alike(pod))
-    runtime = runtimes.of(config)
-    pod_volumes = volumes.make(pod, config, objects, node, size.machine)
+    runtime, allowance = runtimes.of(config), Allowance()
+    pod_volumes = volumes.make(pod, config, objects, node, size.machine, allowance)
     options = site_annotations.read(pod, config)
     containers = []
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(kind) or ()):
             field_path = f"spec.{kind}[{index}]"
-            planned = _container(pod, container, field_path, config, objects, node, size, pod_volumes)
+            planned = _container(pod, container, field_path, config, objects, node, size, pod_volumes, allowance)
             run_as.accept(pod, container, field_path, runtime, config, jobs)
             runtime.accept(planned, field_path, config, options.image_root)
             _reachable(planned, field_path, runtime.has_network(config))
@@ -100,6 +100,7 @@ def _container(
     node: str,
     size: Size,
     pod_volumes: Volumes,
+    allowance: Allowance,
 ) -> Container:
     if field_path.startswith("spec.containers"):
         kind = "main"
@@ -113,6 +114,7 @@ def _container(
         node,
         size.machine,
         {**services.variables(pod), **config.api_server.environment},
+        allowance,
     )
     lifecycle = container.get("lifecycle") or {}
     context = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
@@ -125,8 +127,8 @@ def _container(
         kind=kind,
         image=clean(str(container.get("image") or ""), f"{field_path}.image"),
         pull_policy=runtime_images.pull_policy(container),
-        command=_texts(container, "command", field_path, variables),
-        args=_texts(container, "args", field_path, variables),
+        command=_texts(container, "command", field_path, variables, allowance),
+        args=_texts(container, "args", field_path, variables, allowance),
         directory=clean(str(container.get("workingDir") or ""), f"{field_path}.workingDir"),
         environment={**_hostname(pod), **({"TERM": "xterm"} if container.get("tty") else {}), **variables},
         fields=fields,
@@ -136,7 +138,7 @@ def _container(
         read_only_root=bool(context.get("readOnlyRootFilesystem")),
         run_as=user.text,
         non_root=user.non_root,
-        probes=probes.make(container, field_path, ports, sizing.grace(pod["spec"]), variables)
+        probes=probes.make(container, field_path, ports, sizing.grace(pod["spec"]), variables, allowance)
         if config.limits.probes
         else [],
         post_start=probes.action(lifecycle.get("postStart"), f"{field_path}.lifecycle.postStart", ports),
@@ -165,8 +167,8 @@ def _reachable(container: Container, field_path: str, has_network: bool) -> None
         )
 
 
-def _texts(container: Mapping[str, Any], key: str, field_path: str, variables: Mapping[str, str]) -> list[str]:
-    return [
-        environment.expand(clean(str(text), f"{field_path}.{key}[{index}]"), variables)
-        for index, text in enumerate(container.get(key) or ())
-    ]
+def _texts(
+    container: Mapping[str, Any], key: str, field_path: str, variables: Mapping[str, str], allowance: Allowance
+) -> list[str]:
+    texts = (clean(str(text), f"{field_path}.{key}[{index}]") for index, text in enumerate(container.get(key) or ()))
+    return environment.expanded(texts, variables, f"{field_path}.{key}", allowance)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.errors import ScriptError
-from bridge.script.environment import expand
-from bridge.script.quoting import ADDRESS, clean
+from bridge.script.environment import expanded
+from bridge.script.quoting import ADDRESS, Allowance, clean
 
 KINDS = ("startup", "liveness", "readiness")
 _HEADER_NAME = re.compile(r"[-A-Za-z0-9]+")
@@ -50,10 +50,15 @@ def named_ports(container: Mapping[str, Any]) -> dict[str, int]:
 
 
 def make(
-    container: Mapping[str, Any], field_path: str, ports: Mapping[str, int], grace: float, variables: Mapping[str, str]
+    container: Mapping[str, Any],
+    field_path: str,
+    ports: Mapping[str, int],
+    grace: float,
+    variables: Mapping[str, str],
+    allowance: Allowance | None = None,
 ) -> list[Probe]:
     """Return a container's probes. Their commands may use its variables, those of hooks may not (as for a kubelet)."""
-    container_probes = []
+    container_probes, allowance = [], allowance or Allowance()
     for kind in KINDS:
         probe = container.get(f"{kind}Probe")
         if not probe:
@@ -63,7 +68,7 @@ def make(
         if handler_action is None:
             raise ScriptError(f"{place}: no handler is set; allowed: exec, httpGet, tcpSocket, grpc")
         if handler_action.how == "exec":
-            handler_action = Action("exec", [expand(text, variables) for text in handler_action.words])
+            handler_action = Action("exec", expanded(handler_action.words, variables, place, allowance))
         container_probes.append(
             Probe(
                 kind=kind,

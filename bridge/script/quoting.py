@@ -14,6 +14,29 @@ from bridge.errors import ScriptError
 
 ADDRESS = "\x00address\x00"
 _ADDRESS_WORD = '"$ADDRESS"'
+MOST = 2**25
+"""Characters of variables and arguments, and bytes of files, of all containers and volumes of a pod together."""
+
+
+class Allowance:
+    """What is left of :data:`MOST`: a small pod may name a variable or a ConfigMap of 1 MiB thousands of times."""
+
+    def __init__(self) -> None:
+        self._left = MOST
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left."""
+        return self._left < 0
+
+    def take(self, size: int, field_path: str) -> None:
+        """Take a number of characters or bytes; raises ``ScriptError`` if less is left."""
+        self._left -= size
+        if self.is_spent:
+            raise ScriptError(
+                f"{field_path}: with it, the variables, arguments and files of the pod are too large; allowed: at most "
+                f"{MOST >> 20} MiB, each counted wherever it is used"
+            )
 
 
 def clean(text: str, field_path: str) -> str:

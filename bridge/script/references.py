@@ -60,6 +60,10 @@ class Objects:
     configmaps: Mapping[str, Raw] = field(default_factory=dict)
     secrets: Mapping[str, Raw] = field(default_factory=dict)
     tokens: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    decoded: dict[tuple[str, str, bool], dict[str, bytes]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """The objects that :func:`data_of` has read: a pod may name one thousands of times."""
 
 
 def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -202,6 +206,8 @@ def data_of(
 
     ``binary``: with the keys of ``binaryData``.
     """
+    if (known := objects.decoded.get((kind, name, binary))) is not None:
+        return known
     is_secret = kind == "secret"
     obj = (objects.secrets if is_secret else objects.configmaps).get(name)
     title = f"{'Secret' if is_secret else 'ConfigMap'} {name!r}"
@@ -211,10 +217,11 @@ def data_of(
         raise MissingReferenceError(f"{field_path}: {title} does not exist")
     texts, encoded = ("stringData", "data") if is_secret else ("data", "binaryData")
     plain = {key: text.encode("utf-8", "surrogatepass") for key, text in (obj.get(texts) or {}).items()}
-    if not (is_secret or binary):
-        return plain
-    decoded = {key: _decode(text, f"{title}, key {key!r}") for key, text in (obj.get(encoded) or {}).items()}
-    return {**decoded, **plain} if is_secret else {**plain, **decoded}
+    if is_secret or binary:
+        decoded = {key: _decode(text, f"{title}, key {key!r}") for key, text in (obj.get(encoded) or {}).items()}
+        plain = {**decoded, **plain} if is_secret else {**plain, **decoded}
+    objects.decoded[kind, name, binary] = plain
+    return plain
 
 
 def one_key(data: dict[str, bytes] | None, key: str, kind: str, field_path: str, *, optional: bool) -> bytes | None:

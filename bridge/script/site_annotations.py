@@ -95,8 +95,8 @@ def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
 def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:
     """Return the image pull secrets as one docker ``config.json``; empty: there are none."""
     auths: dict[str, dict[str, str]] = {}
-    for reference in pod["spec"].get("imagePullSecrets") or ():
-        data = (objects.secrets.get(str(reference.get("name"))) or {}).get("data") or {}
+    for name in dict.fromkeys(str(each.get("name")) for each in pod["spec"].get("imagePullSecrets") or ()):
+        data = (objects.secrets.get(name) or {}).get("data") or {}
         try:
             if _DOCKER_JSON in data:
                 logins = _DockerConfig.model_validate_json(base64.b64decode(data[_DOCKER_JSON])).auths or {}
@@ -107,9 +107,7 @@ def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:
             # the first secret that names a registry wins, as for a kubelet
             auths = {**{registry: _login(entry) for registry, entry in logins.items() if entry is not None}, **auths}
         except (TypeError, ValueError):  # its text and its cause contain the login
-            raise ScriptError(
-                f"spec.imagePullSecrets: Secret {reference.get('name')!r} does not hold a docker configuration"
-            ) from None
+            raise ScriptError(f"spec.imagePullSecrets: Secret {name!r} does not hold a docker configuration") from None
     return json.dumps({"auths": auths}).encode() if auths else b""
 
 

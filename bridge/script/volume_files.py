@@ -12,7 +12,7 @@ from typing import Any
 from bridge.errors import MissingReferenceError, ScriptError
 from bridge.protocol.model.requests import VolumeFile
 from bridge.script import environment, references
-from bridge.script.quoting import ADDRESS, clean
+from bridge.script.quoting import ADDRESS, Allowance, clean
 from bridge.script.references import Objects
 
 Pod = Mapping[str, Any]
@@ -55,15 +55,23 @@ def sources(volume: Mapping[str, Any], field_path: str) -> Iterator[VolumeSource
 
 
 def content(
-    pod: Pod, volume: Mapping[str, Any], field_path: str, objects: Objects, node: str, machine: Mapping[str, Decimal]
+    pod: Pod,
+    volume: Mapping[str, Any],
+    field_path: str,
+    objects: Objects,
+    node: str,
+    machine: Mapping[str, Decimal],
+    allowance: Allowance | None = None,
 ) -> list[VolumeFile]:
     """Return the files of a volume with files; of two sources with the same path, the last one counts.
 
-    ``machine``: limits for a container without limits of its own.
+    ``machine``: limits for a container without limits of its own. ``allowance``: what is left for the pod.
     """
+    allowance = allowance or Allowance()
     files: dict[str, VolumeFile] = {}
     for source in sources(volume, field_path):
         for path, data, mode in _files(pod, source, objects, node, machine):
+            allowance.take(len(data), source.field_path)
             files[path] = VolumeFile(path=path, data=data, mode=mode)
     _refuse_overlaps(set(files), field_path)
     return list(files.values())
@@ -131,9 +139,10 @@ class CurrentFiles:
 def current(pod: Pod, objects: Objects, node: str) -> CurrentFiles:
     """Return the present files of all volumes that have files, as :func:`content` does for the script.
 
-    A source whose object or key is missing is not known, also if it is optional: its files stay as they are.
+    A source whose object or key is missing is not known, also if it is optional: its files stay as they are. So do
+    those that are too large together.
     """
-    files_now = CurrentFiles()
+    files_now, allowance = CurrentFiles(), Allowance()
     for index, volume in enumerate(pod["spec"].get("volumes") or ()):
         field_path, name = f"spec.volumes[{index}]", str(volume["name"])
         files: dict[str, VolumeFile] = {}
@@ -142,9 +151,13 @@ def current(pod: Pod, objects: Objects, node: str) -> CurrentFiles:
             files_now.volumes.add(name)
             readable, fixed = _changing(source, objects)
             kept.update(fixed)
+            if allowance.is_spent:
+                files_now.incomplete.add(name)
+                continue
             try:
                 if readable is not None:
                     for path, data, mode in _files(pod, readable, objects, node, {}):
+                        allowance.take(len(data), source.field_path)
                         files[path] = VolumeFile(path=f"{name}/{path}", data=data, mode=mode)
                 elif source.kind in ("configMap", "secret"):
                     files_now.incomplete.add(name)

@@ -16,7 +16,7 @@ from bridge.errors import ScriptError
 from bridge.names import CVMFS_PREFIX, FUSE_PREFIX
 from bridge.protocol.model.requests import VolumeFile
 from bridge.script import volume_files
-from bridge.script.quoting import clean
+from bridge.script.quoting import Allowance, clean
 from bridge.script.references import Objects
 from bridge.script.settings import BuildSettings
 from bridge.workload import quantity
@@ -63,9 +63,15 @@ class Volumes:
 
 
 def make(
-    pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: str, machine: Mapping[str, Decimal]
+    pod: Mapping[str, Any],
+    config: BuildSettings,
+    objects: Objects,
+    node: str,
+    machine: Mapping[str, Decimal],
+    allowance: Allowance | None = None,
 ) -> Volumes:
-    """Return every volume of the pod, with its content."""
+    """Return every volume of the pod, with its content; ``allowance``: what is left for the pod."""
+    allowance = allowance or Allowance()
     pod_volumes = Volumes({}, [], {}, {}, {}, set())
     scripts, shared = annotated(pod, FUSE_PREFIX), annotated(pod, CVMFS_PREFIX)
     for index, volume in enumerate(pod["spec"].get("volumes") or ()):
@@ -89,7 +95,7 @@ def make(
             pod_volumes.kinds[name] = "files"
             pod_volumes.files.extend(
                 file.model_copy(update={"path": f"{name}/{file.path}"})
-                for file in volume_files.content(pod, volume, field_path, objects, node, machine)
+                for file in volume_files.content(pod, volume, field_path, objects, node, machine, allowance)
             )
     return pod_volumes
 

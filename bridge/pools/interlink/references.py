@@ -9,13 +9,13 @@ plugin applies ``items``, ``defaultMode`` and ``optional``.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bridge.interlink.messages import PodCreateRequests, RetrievedContainer
 from bridge.interlink.objects import ConfigMap, JsonObject, Secret
 from bridge.script import environment, volume_files
-from bridge.script.quoting import ADDRESS
+from bridge.script.quoting import ADDRESS, Allowance
 from bridge.script.references import Objects, containers
 
 Pod = Mapping[str, Any]
@@ -32,11 +32,11 @@ def sent_pod(pod: Pod, objects: Objects, node: str) -> JsonObject:
 
     Raises ``ScriptError`` and ``MissingReferenceError``. ``node``: the name of the virtual node.
     """
-    spec = dict(pod["spec"])
+    spec, allowance = dict(pod["spec"]), Allowance()
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
             spec[kind] = [
-                _literal(pod, container, f"spec.{kind}[{index}]", objects, node)
+                _literal(pod, container, f"spec.{kind}[{index}]", objects, node, allowance)
                 for index, container in enumerate(spec[kind])
             ]
     if spec.get("volumes"):
@@ -45,11 +45,16 @@ def sent_pod(pod: Pod, objects: Objects, node: str) -> JsonObject:
 
 
 def sent_containers(pod: Pod, objects: Objects, node: str) -> list[RetrievedContainer]:
-    """Return the objects of each container for hop B: one entry for each volume mount, init containers first."""
-    parts = {name: _sent(pod, volume, index, objects, node) for index, (name, volume) in enumerate(_volumes(pod))}
+    """Return the objects of each container for hop B: one entry for each volume mount, init containers first.
+
+    Raises ``ScriptError`` and ``MissingReferenceError``.
+    """
+    parts, allowance = _sent(pod, objects, node), Allowance()
     retrieved = []
-    for _, container in containers(pod["spec"]):
+    for field_path, container in containers(pod["spec"]):
         mounted = [parts[name] for mount in container.get("volumeMounts") or () if (name := mount.get("name")) in parts]
+        for part, _ in mounted:
+            allowance.take(_size(part), f"{field_path}.volumeMounts")
         retrieved.append(
             RetrievedContainer(
                 name=str(container["name"]),
@@ -63,7 +68,7 @@ def sent_containers(pod: Pod, objects: Objects, node: str) -> list[RetrievedCont
 
 def sent_request(pod: Pod, objects: Objects, node: str) -> PodCreateRequests:
     """Return the body of ``/create`` for hop A. Raises as :func:`sent_pod`."""
-    parts = [_sent(pod, volume, index, objects, node) for index, (_, volume) in enumerate(_volumes(pod))]
+    parts = _sent(pod, objects, node).values()
     return PodCreateRequests(
         pod=sent_pod(pod, objects, node),
         config_maps=[ConfigMap.model_validate(source) for source in objects.configmaps.values()],
@@ -72,8 +77,10 @@ def sent_request(pod: Pod, objects: Objects, node: str) -> PodCreateRequests:
     )
 
 
-def _literal(pod: Pod, container: Mapping[str, Any], field_path: str, objects: Objects, node: str) -> JsonObject:
-    variables = environment.make(pod, container, field_path, objects, node, {}).values
+def _literal(
+    pod: Pod, container: Mapping[str, Any], field_path: str, objects: Objects, node: str, allowance: Allowance
+) -> JsonObject:
+    variables = environment.make(pod, container, field_path, objects, node, {}, allowance=allowance).values
     return {
         **{key: value for key, value in container.items() if key != "envFrom"},
         "env": [{"name": name, "value": value.replace(ADDRESS, NO_ADDRESS)} for name, value in variables.items()],
@@ -90,12 +97,25 @@ def _as_projected(volume: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"name": volume["name"], "projected": projected}
 
 
-def _volumes(pod: Pod) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for volume in pod["spec"].get("volumes") or ():
-        yield str(volume["name"]), volume
+def _sent(pod: Pod, objects: Objects, node: str) -> dict[str, tuple[Any, str]]:
+    """Return the object of each volume and the kind of its list; volumes for which none is sent are left out."""
+    allowance = Allowance()
+    found = {
+        str(volume["name"]): _sent_of(pod, volume, f"spec.volumes[{index}]", objects, node, allowance)
+        for index, volume in enumerate(pod["spec"].get("volumes") or ())
+    }
+    return {name: sent for name, sent in found.items() if sent[1]}
 
 
-def _sent(pod: Pod, volume: Mapping[str, Any], index: int, objects: Objects, node: str) -> tuple[Any, str]:
+def _size(part: ConfigMap | Secret) -> int:
+    """Return the characters of the values of an object."""
+    more = part.binary_data if isinstance(part, ConfigMap) else part.string_data
+    return sum(map(len, (*part.data.values(), *more.values())))
+
+
+def _sent_of(
+    pod: Pod, volume: Mapping[str, Any], field_path: str, objects: Objects, node: str, allowance: Allowance
+) -> tuple[Any, str]:
     """Return the object of a volume and the kind of its list; an empty kind if none is sent."""
     if (source := volume.get("configMap")) is not None:
         source_object = objects.configmaps.get(str(source.get("name")))
@@ -107,7 +127,7 @@ def _sent(pod: Pod, volume: Mapping[str, Any], index: int, objects: Objects, nod
         return None, ""
     text_files: dict[str, str] = {}
     binary_files: dict[str, str] = {}
-    for file in volume_files.content(pod, volume, f"spec.volumes[{index}]", objects, node, {}):
+    for file in volume_files.content(pod, volume, field_path, objects, node, {}, allowance):
         try:
             text_files[file.path] = file.data.decode()
         except UnicodeDecodeError:

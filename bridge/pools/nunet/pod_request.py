@@ -17,7 +17,7 @@ from bridge.errors import ScriptError
 from bridge.pools.nunet import pod_annotations
 from bridge.pools.nunet.peers import MHZ, Resources, kind_in
 from bridge.script import environment, site_annotations
-from bridge.script.quoting import ADDRESS
+from bridge.script.quoting import ADDRESS, Allowance
 from bridge.script.references import Objects
 from bridge.workload import quantity
 from bridge.workload.resources import pod_requests
@@ -131,14 +131,16 @@ def body(pod: Pod, objects: Objects, node: str, section: NunetSection, values: M
             f"(sendSecrets)"
         )
 
+    every, allowance = {**plain, **secret}, Allowance()
+
     def words(key: str) -> list[str]:
         texts = [str(text) for text in container.get(key) or ()]
         for index, text in enumerate(texts):
-            if environment.expand(text, {**plain, **secret}) != environment.expand(text, plain):
+            if environment.expand(text, every) != environment.expand(text, plain):
                 raise ScriptError(
                     f"spec.containers[0].{key}[{index}]: the value of a Secret is not allowed here; allowed: in env"
                 )
-        return [environment.expand(text, plain) for text in texts]
+        return environment.expanded(texts, plain, f"spec.containers[0].{key}", allowance)
 
     job: dict[str, Any] = {"image": image}
     if command := words("command"):
