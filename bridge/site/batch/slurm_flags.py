@@ -23,6 +23,9 @@ _WITH_VALUE = frozenset(_VALUES.split())
 _BARE = frozenset({"contiguous", "overcommit", "oversubscribe", "spread-job", "use-min-nodes"})
 _EITHER = frozenset({"exclusive", "nice"})
 """Options with an optional value, which follows ``=`` in the same word."""
+_REFUSED = {"nodelist": "/", "exclude": "/", "bb": "#"}
+"""Parts of values. sbatch reads a name with a slash as a file of hosts, which may never end; a directive of a burst
+buffer (``#``) may copy files of the submitter's user."""
 _SHORT = {
     "A": "account", "B": "extra-node-info", "b": "begin", "C": "constraint", "c": "cpus-per-task", "d": "dependency",
     "F": "", "G": "gpus", "L": "licenses", "m": "distribution", "N": "nodes", "n": "ntasks", "p": "partition",
@@ -142,6 +145,8 @@ def _read(words: list[str], *, free: bool = False) -> Iterator[str]:
                 if not sign:
                     raise BatchError(f"flag {word!r} needs a value")
                 _require_printable(value)
+            if not free and (part := _REFUSED.get(option, "\0")) in value:
+                raise BatchError(f"flag '--{option}={value}' is not allowed", hint=f"allowed: a value without {part}")
             yield f"--{option}{sign}{value}"
         else:
             raise _no(word)

@@ -376,6 +376,7 @@ def test_allowed_flags(written: str, read: list[str]) -> None:
         ["--array=1-9"], ["-D", "/"], ["--job-name=x"], ["--requeue"], ["--partition"], ["--partition", "--wrap=x"],
         ["-"], ["--"], [""],
         ["--get-user-env"], ["--parsable"], ["--test-only"], ["--comment=a\nb"], ["-M", "other"], ["--contiguous=x"],
+        ["--nodelist=/etc/passwd"], ["-w", "./pipe"], ["-xn1,a/b"], ["--exclude", "/dev/zero"], ["--bb=#DW stage_in"],
     ],
 )  # fmt: skip
 def test_flags_that_are_not_allowed(words: list[str]) -> None:
