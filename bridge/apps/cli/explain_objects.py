@@ -180,7 +180,7 @@ def pool(session: CommandSession, name: str) -> dict[str, Any]:
     unbound = [pod for pod in all_pods if not pods.is_bound(pod) and not pods.is_finished(pod)]
     waiting = [pod for pod in unbound if name in pool_selection.of(pod).ordered([name])]
     good = ready.get("status") == "True"
-    reader = explain_places.PoolReader(session)
+    reader = explain_places.PoolReader(session, nodes.values())
     lines = [f"{pods.key(pod)}: {reader.candidates(pod)[name].why or 'fits'}" for pod in waiting[:SHOWN]]
     if len(waiting) > SHOWN:
         lines.append(f"and {len(waiting) - SHOWN} more")

@@ -6,7 +6,8 @@ It is judged by the rules of the scheduler.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from bridge import names
 from bridge.apps.cli.session import SLURM, CommandSession
@@ -48,11 +49,12 @@ class _ReadOccupancy(Occupancy):
 class PoolReader:
     """The pools of the cluster, as one command reads them. Raises :class:`~bridge.errors.KubeError`."""
 
-    def __init__(self, session: CommandSession) -> None:
+    def __init__(self, session: CommandSession, nodes: Iterable[Mapping[str, Any]] | None = None) -> None:
+        """``nodes``: those of the cluster, if they were read already."""
         self._session, self._occupancy = session, _ReadOccupancy(session.requested_on)
         self._messages: dict[str, str] = {}
         self.pools: dict[str, place_view.PoolView] = {}
-        for node in filter(pool_selection.is_virtual, session.nodes()):
+        for node in filter(pool_selection.is_virtual, session.nodes() if nodes is None else nodes):
             view = eligibility.view(node)
             self.pools[view.name] = place_view.pool_view(node, view)
             self._messages[view.name] = str(eligibility.readiness(node).get("message") or "")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bridge import names
-from bridge.apps.cli import explain, explain_places
+from bridge.apps.cli import explain, explain_objects, explain_places
 from bridge.apps.cli.dashboard_command import PageSession
 from bridge.apps.view import pod_view
 from bridge.config.hub import Config
@@ -31,6 +31,7 @@ def pool(name, cpu="8", ready="True", **annotations):
         name, labels={names.POOL_LABEL: name}, annotations=annotations, allocatable={"cpu": cpu, "pods": "9"}
     )
     condition = {"type": "Ready", "status": ready, "reason": "SiteSilent", "message": "last heard at noon"}
+    node["metadata"] |= {"uid": f"uid-{name}", "creationTimestamp": "2026-01-01T00:00:00Z"}
     node["spec"]["taints"] = [{"key": names.POOL_TAINT, "value": name, "effect": "NoSchedule"}]
     node["status"]["conditions"] = [condition]
     return node
@@ -132,6 +133,13 @@ def test_a_pod_that_waits_for_a_pool_shows_which_have_room_and_which_are_silent(
         "old": (True, True, "", "", "", ""),
         "full": (True, False, "", "", "2026-01-01T00:05:00Z", "no room for cpu now"),
     }
+
+
+def test_a_pool_that_is_removed_while_it_is_explained_is_the_one_that_was_read(monkeypatch):
+    found, lists = session(), iter(([*POOLS, LOCAL], [LOCAL]))
+    monkeypatch.setattr(found, "nodes", lambda selector="": next(lists))
+    monkeypatch.setattr(found, "pods", lambda namespace: [pod(pools="full")])
+    assert explain_objects.pool(found, "full")["waiting_pods"] == ["hpc/x: no room for cpu now"]
 
 
 def test_a_group_shows_which_pools_run_groups_and_how_many_nodes_it_needs():
