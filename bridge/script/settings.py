@@ -15,6 +15,8 @@ AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00-\x1f]*$", max_length=4096
 _PEM = r"^-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n -]*-----END CERTIFICATE-----\n?$"
 Words = list[Annotated[str, Field(max_length=4096)]]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
+MOST_FLAVORS = 1000
+"""A hub compares the pods of a pool with the flavors that the site has sent."""
 
 
 class SettingsPart(BaseModel):
@@ -169,7 +171,7 @@ class BuildSettings(SettingsPart):
     volumes: Volumes = Volumes()
     limits: LimitsSection = LimitsSection()
     api_server: ApiServer = ApiServer()
-    flavors: list[Flavor] = []
+    flavors: list[Flavor] = Field([], max_length=MOST_FLAVORS)
     default_flavor: str = ""
     header: str = Field("", description="First lines of every script (module load ...).")
     footer: str = Field("", description="Last lines of every script.")

@@ -52,6 +52,7 @@ class ReceivedBuildConfigs:
         self._pool = pool
         self._configs: dict[str, BuildConfig | None] = {}
         self._problems: dict[str, str] = {}
+        self._limits: dict[str, str] = {}
         self._invalid = 0
 
     def __contains__(self, digest: str) -> bool:
@@ -61,6 +62,10 @@ class ReceivedBuildConfigs:
     def get(self, digest: str) -> BuildConfig | None:
         """Return a BuildConfig; ``None`` if it has not been received or is invalid."""
         return self._configs.get(digest)
+
+    def flavor_limits(self, digest: str) -> str | None:
+        """Return what a group may request; ``None`` as for :meth:`get`."""
+        return self._limits.get(digest)
 
     def problem(self, digest: str) -> str:
         """Return why a BuildConfig is invalid; empty if it is valid or has not been received."""
@@ -83,6 +88,11 @@ class ReceivedBuildConfigs:
         self._configs = dict([*previous, (message.digest, config)])
         self._problems = {digest: text for digest, text in self._problems.items() if digest in self._configs}
         self._problems[message.digest] = problem
+        # once: each look at the virtual node reads it
+        self._limits = {digest: text for digest, text in self._limits.items() if digest in self._problems}
+        self._limits.pop(message.digest, None)
+        if config is not None:
+            self._limits[message.digest] = flavor_limits.dump(config)
 
 
 class AnnouncedPool:
@@ -125,8 +135,8 @@ class AnnouncedPool:
     @property
     def flavor_limits(self) -> str | None:
         """What a group may request by the announced BuildConfig; ``None`` without a valid one."""
-        config = self.buildconfig()
-        return None if config is None else flavor_limits.dump(config)
+        announce = self.announcement
+        return self._configs.flavor_limits(announce.digest) if announce else None
 
     def ready(self) -> Readiness:
         """Return whether a valid BuildConfig has been received."""

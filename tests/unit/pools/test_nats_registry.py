@@ -121,12 +121,19 @@ def test_a_member_of_a_group_is_sent_only_to_a_site_that_runs_groups(hub: Hub, g
     assert place["names"][-2:] == ["p-1.s", "p-1"]
 
 
-def test_what_a_group_may_request_follows_from_the_buildconfig(hub: Hub) -> None:
+def test_what_a_group_may_request_follows_from_the_buildconfig(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hub.pool.flavor_limits == ""
     config = {"flavors": [{"name": "f", "max_resources": {"cpu": "2"}, "partition": "p"}]}
     hub.link.publish(SUBJECTS.buildconfig, pack(BuildConfigMessage(pool="alpha", digest="e", config=config)))
     hub.link.publish(SUBJECTS.announce, announce(digest="e"))
-    assert hub.pool.flavor_limits == '{"flavors":[{"name":"f","max_resources":{"cpu":"2"}}]}'
+    with monkeypatch.context() as patch:
+        patch.setattr("bridge.script.flavor_limits.dump", None)  # computed once for a BuildConfig
+        assert hub.pool.flavor_limits == '{"flavors":[{"name":"f","max_resources":{"cpu":"2"}}]}'
+    for refused in ({"unknown": 1}, {"flavors": [{"name": f"f{n}"} for n in range(1001)]}):
+        message = BuildConfigMessage(pool="alpha", digest="e", config=refused)
+        hub.link.publish(SUBJECTS.buildconfig, pack(message))
+        assert hub.pool.flavor_limits is None
+        assert "invalid" in hub.pool.ready().message
     hub.link.publish(SUBJECTS.announce, announce(digest="f"))
     assert hub.pool.flavor_limits is None
 
