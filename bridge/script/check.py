@@ -9,7 +9,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.script import environment, mounts, probes, volume_files, volumes
+from bridge.script import environment, mounts, probes, references, volume_files, volumes
 from bridge.script.references import containers
 
 _NAME = re.compile(names.DNS_LABEL)
@@ -74,6 +74,7 @@ _OF_MOUNTS = (
 def problems(pod: Mapping[str, Any]) -> list[str]:
     """Return the reasons to refuse a pod; each names the field, its value and what is allowed."""
     refusals = [*_of_fields("spec", pod["spec"], _OF_PODS), *_of_volumes(pod)]
+    refusals += filter(None, [references.excess(pod)])
     for field_path, container in containers(pod["spec"]):
         refusals += _of_container(field_path, container)
         refusals += _of_user(field_path, container, pod["spec"])

@@ -17,6 +17,8 @@ Raw = Mapping[str, Any]
 _Reference = tuple[str, Any, Any]
 """Kind, name, and whether it is optional, as in the pod."""
 DEFAULT_TOKEN_SECONDS = 3600
+MOST_OBJECTS = 500
+"""ConfigMaps, Secrets and tokens of a pod at a pool."""
 ROOT_CA = "kube-root-ca.crt"
 """ConfigMap in every namespace: the CA certificates of the API server, for clients inside the cluster."""
 _API_AUDIENCES = ("", "https://kubernetes.default.svc", "https://kubernetes.default.svc.cluster.local")
@@ -81,6 +83,8 @@ def at_site(pod: Pod, *, api_server: bool, account_files: bool = False) -> Pod:
     ``ScriptError``: the container would miss a file that the user requested.
     """
     spec = pod["spec"]
+    if problem := excess(pod):
+        raise ScriptError(problem)
     if api_server:
         return pod
     for index, volume in enumerate(spec.get("volumes") or ()):
@@ -132,6 +136,15 @@ def _without_token(volume: Mapping[str, Any]) -> Mapping[str, Any]:
         elif "serviceAccountToken" not in part:
             parts.append(part)
     return {**volume, "projected": {**volume["projected"], "sources": parts}}
+
+
+def excess(pod: Pod) -> str:
+    """Return why a pod refers to too many objects: each costs a request to the API server; empty if it does not."""
+    found = needed(pod)
+    count = len(found.configmaps) + len(found.secrets) + len(found.tokens)
+    if count <= MOST_OBJECTS:
+        return ""
+    return f"spec: {count} ConfigMaps, Secrets and tokens are not allowed on a pool; allowed: at most {MOST_OBJECTS}"
 
 
 def needed(pod: Pod) -> PodReferences:

@@ -8,9 +8,10 @@ import re
 import pytest
 
 from bridge.errors import MissingReferenceError, ScriptError
+from bridge.script import check
 from bridge.script.build import build, current_files
 from bridge.script.buildconfig import BuildConfig
-from bridge.script.references import Objects, TokenRequest, needed
+from bridge.script.references import Objects, TokenRequest, at_site, needed
 from bridge.script.site_annotations import pull_secret, read
 from tests.pod_specs import spec_of, volumes
 from tests.unit.script.pods import KINDS, OBJECTS, SITE, pod
@@ -215,3 +216,23 @@ def test_a_file_of_a_volume_that_would_have_to_be_a_directory_is_refused(volume,
     spec = {"volumes": [{"name": "v", **volume}], "containers": [{"name": "main", "image": "x", "command": ["x"]}]}
     with pytest.raises(ScriptError, match=re.escape(message)):
         build(pod(spec), NONE, objects, "node")
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        {"projected": {"sources": [{"configMap": {"name": f"c{n}", "optional": True}} for n in range(501)]}},
+        {"projected": {"sources": [{"secret": {"name": f"s{n}"}} for n in range(501)]}},
+        {"projected": {"sources": [{"serviceAccountToken": {"path": f"t{n}", "audience": "a"}} for n in range(501)]}},
+    ],
+)
+def test_a_pod_that_would_cost_thousands_of_requests_is_refused_before_one_is_sent(volume):
+    found = pod({"containers": [{"name": "c"}], **volumes(v=volume)})
+    told = "501 ConfigMaps, Secrets and tokens are not allowed on a pool; allowed: at most 500"
+    assert [told] == [text.removeprefix("spec: ") for text in check.problems(found)]
+    for has_api_server in (False, True):
+        with pytest.raises(ScriptError, match=told):
+            at_site(found, api_server=has_api_server)
+    volume["projected"]["sources"].pop()
+    assert check.problems(found) == []
+    assert at_site(found, api_server=False) == found
