@@ -26,6 +26,10 @@ STAYS_WITHOUT_RACE = (
 NO_GANGS = "does not run groups of pods"
 UNSELECTED = "not every pod of the group selects it"
 DIFFERENT = "does not run groups whose pods request different resources"
+DIFFERENT_SETTINGS = (
+    "does not run groups whose pods differ in flavor, flags, deadline, limits of memory or members-per-node"
+)
+DIFFERENT_MPI = "the pods of a group name different ways of MPI"
 NO_RACE = "the site allows no race"
 NO_GANG_RACE = "the site's version lets no group race"
 NO_SLURM = "no Slurm is configured"
@@ -106,7 +110,11 @@ def _no_gang(pool: PoolView, name: str, shape: Shape) -> str:
         return UNSELECTED
     if shape.size > remote_gangs.MOST_MEMBERS:
         return f"a group has at most {remote_gangs.MOST_MEMBERS} pods there"
-    return "" if shape.is_uniform or pool.heterogeneous else DIFFERENT
+    if not shape.has_one_mpi:
+        return DIFFERENT_MPI
+    if pool.heterogeneous or (shape.is_uniform and shape.has_equal_settings):
+        return ""
+    return DIFFERENT_SETTINGS if shape.is_uniform else DIFFERENT
 
 
 def with_consent(

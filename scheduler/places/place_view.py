@@ -18,7 +18,7 @@ from bridge.errors import ScriptError
 from bridge.script import flavor_limits, sizing
 from bridge.script.settings import BuildSettings
 from bridge.script.sizing import Request, Size
-from bridge.workload import eligibility, links, pool_selection, resources, services
+from bridge.workload import eligibility, links, pool_selection, remote_gangs, resources, services
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler import member_places
@@ -118,7 +118,8 @@ class Kind(NamedTuple):
 
     ``spec`` has the fields of :data:`bridge.workload.eligibility.SPEC_FIELDS`. ``reaches``: it reaches Services.
     ``request``: of a member of a group, what decides its size at a site. ``shape``: by which the hub counts the members
-    that request the same (:func:`bridge.workload.remote_gangs.alike`).
+    that request the same (:func:`bridge.workload.remote_gangs.alike`). ``settings``: what else differs between the
+    components of a heterogeneous job; ``mpi``: see :func:`bridge.workload.remote_gangs.mpi`.
     """
 
     selector: pool_selection.PoolSelector
@@ -127,6 +128,8 @@ class Kind(NamedTuple):
     reaches: bool = False
     request: Request | None = None
     shape: str = ""
+    settings: tuple[object, ...] = ()
+    mpi: str = ""
 
 
 NO_REACH = "its pods reach no Services"
@@ -156,6 +159,8 @@ class Shape:
         ordered = self.selector.ordered(view.pools)
         self.ordered = [name for name in ordered if self.local or name != names.LOCAL_POOL]
         self.is_uniform = all(kind.requested == kinds[0].requested for kind in kinds)
+        self.has_equal_settings = all(kind.settings == kinds[0].settings for kind in kinds)
+        self.has_one_mpi = len({kind.mpi for kind in kinds}) == 1
         self._view, self._kinds, self._counts = view, kinds, counts
         self._refusals: dict[str, str] = {}
         self._full: dict[str, str] = {}
@@ -249,7 +254,7 @@ class Shapes:
     def of(self, members: Sequence[Pod]) -> Shape:
         """Return the shape of a group with these members, at least one."""
         is_group = len(members) > 1
-        each = [_kind(pod, is_sized=is_group and self._has_limits) for pod in members]
+        each = [_kind(pod, is_group=is_group, is_sized=is_group and self._has_limits) for pod in members]
         together = member_places.together(members) if is_group else 1
         texts = (repr((sorted(kind.requested.items()), *kind[1:2], *kind[3:])) for kind in each)
         key = together, tuple([(kind.selector, text) for kind, text in zip(each, texts, strict=True)])
@@ -262,7 +267,7 @@ class Shapes:
         return shape
 
 
-def _kind(pod: Pod, *, is_sized: bool) -> Kind:
+def _kind(pod: Pod, *, is_group: bool, is_sized: bool) -> Kind:
     spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
     request, shape = None, ""
     if is_sized:
@@ -270,7 +275,26 @@ def _kind(pod: Pod, *, is_sized: bool) -> Kind:
         with contextlib.suppress(ScriptError):  # the pool that gets the pod refuses it with this error
             request = sizing.request_of(pod)
     requested = resources.node_requests(pod["spec"])
-    return Kind(pool_selection.of(pod), spec, requested, services.is_reaching(pod), request, shape)
+    return Kind(
+        pool_selection.of(pod),
+        spec,
+        requested,
+        services.is_reaching(pod),
+        request,
+        shape,
+        *(_settings(pod) if is_group else ()),
+    )
+
+
+def _settings(pod: Pod) -> tuple[tuple[object, ...], str]:
+    """Return settings and way of MPI of a member; see :class:`Kind`. A site gets the limit of memory as the request."""
+    spec, annotations = pod["spec"], pod["metadata"].get("annotations") or {}
+    holders = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()), spec)
+    memory = [((each.get("resources") or {}).get("limits") or {}).get("memory") for each in holders]
+    deadline = spec.get("activeDeadlineSeconds")
+    time = None if deadline is None else (deadline, spec.get("terminationGracePeriodSeconds"))
+    flags = annotations.get(names.FLAGS), annotations.get(names.FLAVOR)
+    return (*memory, time, *flags, remote_gangs.per_node(pod)), remote_gangs.mpi(pod)
 
 
 def too_full(occupancy: PlannedOccupancy, requested: Resources, node: NodeView) -> str:

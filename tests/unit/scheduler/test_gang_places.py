@@ -137,6 +137,30 @@ def test_the_scheduler_counts_the_members_of_a_flavor_as_the_hub_does_for_their_
     assert bool(refusal) == (pool_of_all is None)
 
 
+@pytest.mark.parametrize(
+    ("change", "is_for_all"),
+    [
+        (lambda pod: pod["metadata"]["annotations"].update({names.FLAVOR: "f"}), False),
+        (lambda pod: pod["metadata"]["annotations"].update({names.FLAGS: "--comment=x"}), False),
+        (lambda pod: pod["metadata"]["annotations"].update({names.MEMBERS_PER_NODE: "2"}), False),
+        (lambda pod: pod["metadata"]["annotations"].update({names.MPI: "pmix"}), True),
+        (lambda pod: pod["spec"].update(activeDeadlineSeconds=9), False),
+        (lambda pod: pod["spec"]["containers"][0]["resources"].update(limits={"memory": "1Gi"}), False),
+    ],
+)
+def test_a_group_is_bound_to_no_site_that_would_refuse_some_of_its_pods(change: Any, is_for_all: bool) -> None:
+    """The site compares the parameters of the jobs (bridge/site/gangs/gang_request.py)."""
+    some = waiting()
+    for each in some:
+        each["spec"]["containers"][0]["resources"]["requests"]["memory"] = "1Mi"
+    sites = [replace(pool("a", heterogeneous=one), node=replace(pool("a").node, offered=None)) for one in (False, True)]
+    assert len(placed(decide(some, sites[0]))) == SIZE
+    change(some[1])
+    ((reason, message),) = set(said(decide(some, sites[0])).values())
+    assert reason == "Unschedulable" and ("differ in" in message or "different" in message)
+    assert len(placed(decide(some, sites[1]))) == (0 if is_for_all else SIZE)
+
+
 def test_all_members_get_one_pool_with_room_for_the_sum() -> None:
     actions = decide(waiting(), pool("a", cpu="2"), pool("b"))
     assert placed(actions) == {f"u{slot}": ("b", f"new/{slot}/3") for slot in range(SIZE)}
