@@ -35,7 +35,7 @@ class LogReader:
         self._link, self._silence = link, silence
         self._ack = subjects.ack(stream)
         self._chunks: queue.SimpleQueue[tuple[LogChunk, bytes] | SiteError | None] = queue.SimpleQueue()
-        self._last_read = self._acknowledged = self._idle = 0
+        self._last_read = self._last_arrived = self._acknowledged = self._idle = 0
         self._kept_alive_at = -math.inf
         # closed until it has a subscription: __del__ also runs if subscribe() raises
         self._is_closed, self._has_failed = True, False
@@ -64,8 +64,6 @@ class LogReader:
                 self.close()
                 raise item
             head, data = item
-            if head.number <= self._last_read:  # a duplicate
-                continue
             if head.number != self._last_read + 1:
                 self.close()
                 problem = f"chunk {self._last_read + 1} of the log was lost"
@@ -118,13 +116,14 @@ class LogReader:
         except SiteError as error:
             self._break(error)
             return
-        if head.number == 0:
+        if head.number <= self._last_arrived:  # a keep-alive, which has number 0, or a duplicate
             self._keep_alive()
         elif len(piece) > CHUNK:
             self._break(SiteRefusedError(f"the site sends a chunk of more than {CHUNK} bytes", reason="BadSite"))
         elif self._chunks.qsize() > 4 * WINDOW:
             self._break(SiteRefusedError("the site sends chunks without acknowledgement", reason="BadSite"))
         else:
+            self._last_arrived = head.number
             self._chunks.put((head, piece))
 
     def _keep_alive(self) -> None:

@@ -74,8 +74,11 @@ def test_keep_alives_do_not_pile_up_and_are_acknowledged_once_a_second(link, rea
     assert list(reader) == [b"x"]
 
 
-def test_a_site_that_floods_a_log_with_keep_alives_is_not_heard_any_more(link, reader):
-    link.send(chunk(1), *[KEEP_ALIVE] * (2 * MOST_IDLE + 2))
+@pytest.mark.parametrize("repeated", [KEEP_ALIVE, chunk(1), chunk(-5)])
+def test_a_site_that_floods_a_log_with_keep_alives_or_duplicates_is_not_heard_any_more(link, reader, repeated):
+    link.send(chunk(1))
+    for _ in range(2 * MOST_IDLE + 2):
+        link.send(repeated)
     assert not link.is_heard
     assert next(reader) == b"x"
     with pytest.raises(SiteRefusedError, match="floods"):
