@@ -62,6 +62,27 @@ def test_doubled_dollars_come_back(text):
     assert environment.expand(text.replace("$", "$$"), {"A": "1"}) == text
 
 
+@given(st.text("$()A"))
+def test_references_are_read_from_left_to_right(text):
+    expected, rest = "", text
+    while rest:
+        name, end, after = rest[2:].partition(")")
+        if rest.startswith("$$"):
+            expected, rest = expected + "$", rest[2:]
+        elif rest.startswith("$(") and end:
+            expected, rest = expected + {"A": "1"}.get(name, f"$({name})"), after
+        else:
+            expected, rest = expected + rest[0], rest[1:]
+    assert environment.expand(text, {"A": "1"}) == expected
+
+
+def test_references_without_an_end_take_no_hours():
+    text = "$(A" * 300_000
+    assert environment.expand(text, {"A": "1"}) == text
+    assert environment.not_set(text, {}) == []
+    assert environment.expand(f"$(A)$${text}", {"A": "1"}) == f"1${text}"
+
+
 PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="="), min_size=1)
 
 
