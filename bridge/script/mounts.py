@@ -69,8 +69,6 @@ def make(
     return mounts
 
 
-LONGEST_PATH = 4096
-"""Characters of a path, of Linux (``PATH_MAX``)."""
 _SEPARATORS = ':,^\\"'
 """Characters that end a path, or escape one, in the options of some runtime.
 
@@ -107,8 +105,6 @@ def _mount(
             )
         if environment.not_set(expression, variables):
             raise ScriptError(f"{field_path}.subPathExpr: {expression!r} names a variable that is not set")
-    if len(sub_path) > LONGEST_PATH:
-        raise ScriptError(f"{field_path}: a subPath of more than {LONGEST_PATH} characters is not allowed")
     if sub_path:
         sub_path = inside(sub_path, f"{field_path}.subPath")
         sub_path = "" if sub_path == "." else sub_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,8 @@ from bridge.script.quoting import ADDRESS, Allowance, clean
 from bridge.script.references import Objects
 
 Pod = Mapping[str, Any]
+LONGEST_PATH = 4096
+"""Characters of a path, of Linux (``PATH_MAX``)."""
 _SOURCES = ("configMap", "secret", "downwardAPI", "serviceAccountToken")
 _SHOWN = re.compile(r"metadata\.(labels|annotations)(?:\['([^']*)'\])?")
 
@@ -79,13 +82,15 @@ def content(
 
 def _refuse_overlaps(paths: set[str], field_path: str) -> None:
     """Refuse files that would have to be directories; the two may come from different sources of the volume."""
-    for path in sorted(paths):
-        parts = path.split("/")
-        above = next((above for at in range(1, len(parts)) if (above := "/".join(parts[:at])) in paths), None)
-        if path == "." or above is not None:
+    # a file that another one has as a directory is right before such a file in this order
+    ordered = sorted(path.split("/") for path in paths)
+    for above, parts in itertools.pairwise([[], *ordered]):
+        is_above = bool(above) and parts[: len(above)] == above
+        if parts == ["."] or is_above:
+            beside = f" beside the file {'/'.join(above)!r}" if is_above else ""
             raise ScriptError(
-                f"{field_path}: the file {path!r} is not allowed{f' beside the file {above!r}' if above else ''}; "
-                f"allowed: files none of which is a directory, too"
+                f"{field_path}: the file {'/'.join(parts)!r} is not allowed{beside}; allowed: files none of which is a "
+                f"directory, too"
             )
 
 
@@ -308,6 +313,8 @@ def inside(path: str, field_path: str) -> str:
     """Return a path inside a volume; raises ``ScriptError`` if it is absolute or has ``..``."""
     clean(path, field_path)
     parts = path.split("/")
+    if len(path) > LONGEST_PATH:
+        raise ScriptError(f"{field_path}: a path of more than {LONGEST_PATH} characters is not allowed")
     if not path or path.startswith("/") or ".." in parts or any(ord(letter) < 32 for letter in path):
         raise ScriptError(f"{field_path}: {path!r} is not allowed; allowed: a relative path without '..'")
     return posixpath.normpath(path)

@@ -145,7 +145,11 @@ def test_a_path_in_a_volume_has_the_length_of_a_path() -> None:
     found = pod(
         {"containers": [container(env=[VALUE], volumeMounts=[mounted])], "volumes": [{"name": "v", "emptyDir": {}}]}
     )
-    with pytest.raises(ScriptError, match="subPath of more than 4096"):
+    with pytest.raises(ScriptError, match="subPath: a path of more than 4096"):
+        plan.make(found, BuildConfig(), objects(), "node")
+    item = {"path": "a/" * 100_000 + "b", "fieldRef": {"fieldPath": "metadata.name"}}
+    found = pod({"containers": [container()], "volumes": [{"name": "v", "downwardAPI": {"items": [item]}}]})
+    with pytest.raises(ScriptError, match=r"items\[0\]\.path: a path of more than 4096"):
         plan.make(found, BuildConfig(), objects(), "node")
 
 
