@@ -15,6 +15,7 @@ import itertools
 import logging
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import partial
 
 from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
@@ -34,7 +35,7 @@ from bridge.site.jobs.job_folder import JobFolder
 from bridge.site.jobs.job_record import Cancellation, JobRecord, Meta
 from bridge.site.jobs.ownership import OwnedJobs, adopted, request_end
 from bridge.site.jobs.site_folder import Folder
-from bridge.site.logs.log_reader import read_log
+from bridge.site.logs.log_reader import read_log, send_log
 from bridge.site.sessions import container_sessions, reach_sessions
 from bridge.site.sessions.port_sessions import PortSessions
 from bridge.site.watcher import SEQUENCE, Watcher
@@ -327,13 +328,9 @@ class Submitter:
         job_folder, record = self._owned.existing(job, owner)
         return reach_sessions.open_session(job_folder, record, self._batch, self._config())
 
-    def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
-        """Write a log in pieces: see :func:`bridge.site.logs.log_reader.read_log`."""
-        with contextlib.closing(self.log(owner, job, body, self._wait)) as pieces:
-            # answers the request: the log exists, also if it has no data yet
-            write(b"")
-            for piece in pieces:
-                write(piece)
+    def logs(self, owner: str, job: str, body: messages.Logs) -> Callable[[TwoWay], None]:
+        """Return the function that sends a log in pieces: see :func:`bridge.site.logs.log_reader.read_log`."""
+        return partial(send_log, self.log(owner, job, body, self._wait))
 
     def log(
         self, owner: str, job: str, options: LogOptions, wait: Callable[[float], bool]

@@ -14,8 +14,6 @@ from bridge.protocol.nats.messages import (
     Announce,
     BuildConfigMessage,
     Event,
-    LogAck,
-    LogChunk,
     Message,
     Reply,
     StreamHead,
@@ -31,13 +29,11 @@ LIMITS: dict[type[Message], int] = {
     Announce: 2**20,
     BuildConfigMessage: 4 * 2**20,
     Event: 2**19,
-    LogAck: 2**12,
-    LogChunk: 2**16,
     StreamHead: 2**16,
     Reply: 32 * 2**20,
 }
 """Lower limits for messages to the hub. ``Event``: a snapshot makes up for a larger one. ``Reply``: a page of 500 jobs
-with 64 KiB each; the site shortens a larger page. ``LogChunk``, ``StreamHead``: the line before the data."""
+with 64 KiB each; the site shortens a larger page. ``StreamHead``: the line before the data."""
 _LEVEL = 1
 # first byte of zlib data with the usual window of 32 KiB (RFC 1950)
 _ZLIB = 0x78

@@ -168,7 +168,7 @@ class UsageAnswer(Message):
 
 
 class Logs(LogOptions, Message):
-    """Body of ``logs``. The site publishes the chunks on ``<p>.<pool>.stream.<owner>.<stream>``."""
+    """Body of ``logs``. Both ends of the stream publish chunks: see :mod:`bridge.protocol.nats.two_way`."""
 
     stream: StreamId
 
@@ -178,26 +178,8 @@ class Logs(LogOptions, Message):
         return cls(**{**dict(options), "stream": stream})
 
 
-class LogChunk(Message):
-    """Head of a chunk: one line of JSON, followed by the bytes of the log. The first chunk has number 1.
-
-    ``end``: this is the last chunk. ``error``: why the log is incomplete; empty if it is complete.
-    """
-
-    number: int
-    end: bool = False
-    error: str = ""
-
-
-class LogAck(Message):
-    """Published by the reader on ``<p>.<pool>.ack.<owner>.<stream>``: the last chunk read, or a request to stop."""
-
-    number: int = 0
-    stop: bool = False
-
-
 class Exec(CommandOptions, Message):
-    """Body of ``exec``. Both ends of the stream publish chunks: see :mod:`bridge.protocol.nats.two_way`."""
+    """Body of ``exec``. Chunks as for ``logs``."""
 
     stream: StreamId
 
@@ -208,14 +190,14 @@ class Exec(CommandOptions, Message):
 
 
 class Connect(Message):
-    """Body of ``connect``: a port of the pod, on its own address 127.0.0.1 or ::1. Chunks as for ``exec``."""
+    """Body of ``connect``: a port of the pod, on its own address 127.0.0.1 or ::1. Chunks as for ``logs``."""
 
     port: int = Field(ge=1, le=65535)
     stream: StreamId
 
 
 class Reach(Message):
-    """Body of ``reach``: a pod's connections to Services (:mod:`bridge.relay`). Chunks as for ``exec``."""
+    """Body of ``reach``: a pod's connections to Services (:mod:`bridge.relay`). Chunks as for ``logs``."""
 
     stream: StreamId
 
@@ -224,7 +206,7 @@ class StreamHead(Message):
     """Head of a chunk of a two-way stream: one line of JSON, followed by the data. Number 0: there is no data.
 
     ``seen``, ``taken``: the last chunk of the other direction that has arrived, and that its consumer has taken.
-    ``end``: nothing follows on the channel. ``error``: why the site ends the session. ``stop``: the sender has ended
+    ``end``: nothing follows on the channel. ``error``: why the site ends the stream. ``stop``: the sender has ended
     the stream.
     """
 

@@ -113,7 +113,7 @@ def hub_permissions(prefix: str, bucket: str = "", owner: str = ANY) -> Permissi
     store = BucketSubjects(bucket).publish() if bucket else []
     inbox = f"{INBOX}.>" if owner == ANY else f"{INBOX}.{owner}.>"
     return Permissions(
-        [*all_pools.requests().values(), all_pools.acks, all_pools.inputs, *store],
+        [*all_pools.requests().values(), all_pools.inputs, *store],
         [*all_pools.published().values(), all_pools.streams, inbox],
     )
 
@@ -127,7 +127,7 @@ def site_permissions(prefix: str, pool: str) -> Permissions:
     request_patterns = [f"{pattern} {pool}" for pattern in subjects.requests().values()]
     return Permissions(
         [*subjects.published().values(), subjects.streams],
-        [*request_patterns, subjects.acks, subjects.inputs],
+        [*request_patterns, subjects.inputs],
         answers=True,
     )
 

@@ -1,4 +1,4 @@
-"""The hub's side of the protocol: requests to one pool, and the streams of commands, ports and Services to it."""
+"""The hub's side of the protocol: requests to one pool, and the streams of logs, commands, ports and Services."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from bridge.clock import SYSTEM_CLOCK, Clock
-from bridge.errors import SiteRefusedError, SiteUnknownOutcomeError
+from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.protocol.model.jobs import LONGEST_MESSAGE
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.model.sessions import EXIT, RESIZE, STDERR, STDIN, STDOUT, CommandOptions, Exit, Output
 from bridge.protocol.nats import messages
 from bridge.protocol.nats.envelope import GarbledError, pack, parse, parse_body
-from bridge.protocol.nats.log_reader import LogReader
 from bridge.protocol.nats.messages import StreamHead
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS, REACH, A, B, RequestKind
 from bridge.protocol.nats.subjects import Subjects
-from bridge.protocol.nats.two_way import StreamClosedError, TwoWay, TwoWays
+from bridge.protocol.nats.two_way import LOG, SESSION, StreamClosedError, TwoWay, TwoWays, Window
 
 TRIES = 6
 """Attempts while submitters with another folder refuse a request: the NATS server selects a submitter at random."""
@@ -30,8 +29,10 @@ TRIES = 6
 class SessionStream:
     """A two-way stream to a site, from its request on."""
 
-    def __init__(self, link: Link, subjects: Subjects, name: str, clock: Clock, streams: TwoWays) -> None:
-        self._stream = TwoWay(link, subjects.input(name), clock)
+    def __init__(
+        self, link: Link, subjects: Subjects, name: str, clock: Clock, streams: TwoWays, window: Window = SESSION
+    ) -> None:
+        self._stream = TwoWay(link, subjects.input(name), clock, window)
         self._remove = streams.add((subjects.pool, name), self._stream)
         self._lock, self._is_open = threading.Lock(), True
         # the site's chunks may arrive before its answer
@@ -67,9 +68,13 @@ class SessionStream:
         if self._stream.is_over:
             self._subscription.close()  # what the site still sends takes no time from others
 
+    def receive_chunk(self) -> tuple[StreamHead, bytes]:
+        """Wait for the next chunk; raise StreamClosedError after :meth:`close`, and SiteError if the stream failed."""
+        return self._stream.receive()
+
     def _receive(self) -> tuple[StreamHead, bytes]:
         try:
-            head, data = self._stream.receive()
+            head, data = self.receive_chunk()
         except StreamClosedError:
             raise SiteRefusedError("the session was ended", reason="SessionEnded") from None
         if head.error:
@@ -113,6 +118,46 @@ class NatsConnection(SessionStream):
                 return data
 
 
+class NatsLog:
+    """An iterator over the pieces of a log. The caller must close it, which ends the log at the site too.
+
+    Raises SiteUnknownOutcomeError if the site is silent, and SiteRefusedError if the site ends the log with an error.
+    """
+
+    def __init__(self, stream: SessionStream) -> None:
+        # the stream has no reference to this object, so that a log ends that its reader has forgotten
+        self._stream, self._is_over = stream, False
+
+    def __iter__(self) -> NatsLog:
+        return self
+
+    def __next__(self) -> bytes:
+        data = b""
+        while not (data or self._is_over):
+            try:
+                head, data = self._stream.receive_chunk()
+                if head.error:
+                    raise SiteRefusedError(head.error[:LONGEST_MESSAGE], reason="LogEnded", retryable=True)
+                self._is_over = head.end
+            except StreamClosedError:
+                self._is_over = True
+            except SiteError:
+                self.close()
+                raise
+        if data:
+            return data
+        self.close()
+        raise StopIteration
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the log. A waiting iteration ends too. Thread-safe and idempotent."""
+        self._is_over = True
+        self._stream.close()
+
+
 S = TypeVar("S", bound=SessionStream)
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
 
@@ -150,17 +195,11 @@ class PoolClient:
             raise SiteRefusedError(text, reason="NotOwner")
         return answer
 
-    def logs(self, job: str, options: LogOptions) -> LogReader:
-        """Request a log. The caller must close the reader."""
-        stream = secrets.token_hex(16)
-        # subscribed before the request: chunks may arrive before the answer
-        reader = LogReader(self._link, self._subjects, stream)
-        try:
-            self.call(LOGS, job, messages.Logs.of(options, stream))
-        except BaseException:
-            reader.close()
-            raise
-        return reader
+    def logs(self, job: str, options: LogOptions) -> NatsLog:
+        """Request a log. The caller must close it."""
+        name = secrets.token_hex(16)
+        stream = SessionStream(self._link, self._subjects, name, self._clock, self._streams, LOG)
+        return NatsLog(self._opened(stream, LOGS, job, messages.Logs.of(options, name)))
 
     def open_session(self, job: str, options: CommandOptions) -> NatsSession:
         """Run a command in a container. The caller must close the session."""

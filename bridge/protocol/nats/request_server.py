@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 from bridge.clock import SYSTEM_CLOCK, Clock
@@ -16,22 +17,22 @@ from bridge.protocol.model.jobs import LONGEST_MESSAGE
 from bridge.protocol.model.sessions import EXIT, MOST_REACHING
 from bridge.protocol.nats import messages
 from bridge.protocol.nats.envelope import LIMITS, GarbledError, pack, parse, parse_body
-from bridge.protocol.nats.log_streams import StreamClosed, Streams, Write
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS, REACH, REQUESTS, A, B, RequestKind
 from bridge.protocol.nats.subjects import ANY, Subjects, last_token, owner_of
 from bridge.protocol.nats.subscription import Respond, TracedRespond
-from bridge.protocol.nats.two_way import StreamClosedError, TwoWay, TwoWays
+from bridge.protocol.nats.two_way import LOG, SESSION, StreamClosedError, TwoWay, TwoWays
 from bridge.telemetry import tracing
-
-__all__ = ["Announcer", "Server", "StreamClosed", "SubmitterHandlers", "Write"]
 
 log = logging.getLogger(__name__)
 
 SKEW = 5.0
 """Seconds by which the clocks of hub and site may differ."""
+MOST_LOGS = 512
+"""Logs at once, for all owners: Kubernetes clusters. One has half, more than a hub gives to one namespace; a job has an
+eighth."""
 MOST_SESSIONS = 512
-"""Commands at once, for all owners. One has half, more than a hub gives to one namespace; a job has an eighth."""
+"""Commands at once, likewise."""
 MOST_CONNECTIONS = 4096
 """Connections to ports at once, likewise."""
 _OF_ONE_POD = 4
@@ -47,17 +48,11 @@ class SubmitterHandlers(Protocol):
     ``InternalError``.
     """
 
-    def logs(self, owner: str, job: str, logs: messages.Logs, write: Write) -> None:
-        """Write a log, and return at its end. Runs on a thread of its own.
-
-        ``write`` sends a piece of any size, and waits while the window is full. It raises :class:`StreamClosed` if the
-        reader has ended the log; do not catch it. ``write(b"")`` sends nothing and does not wait: call it once when the
-        log is known to be readable, and then at least every second while a followed log has no new data. An error
-        before the first ``write`` becomes the error of the answer, a later one that of the last chunk.
-        """
+    def logs(self, owner: str, job: str, logs: messages.Logs) -> Run:
+        """Return the function that sends a log, on a thread of its own."""
 
     def exec(self, owner: str, job: str, command: messages.Exec) -> Run:
-        """Return the function that runs the command with a stream, on a thread of its own."""
+        """Return the function that runs the command with a stream, likewise."""
 
     def connect(self, owner: str, job: str, port: messages.Connect) -> Run:
         """Return the function that connects to the port, likewise."""
@@ -84,17 +79,15 @@ class Server:
         self._link, self._pool, self._handlers, self._clock, self._folder = link, pool, handlers, clock, folder
         self._prefix = prefix
         subjects = Subjects(prefix, pool, ANY)
-        self._streams = Streams(link, subjects, clock)
         patterns = subjects.requests()
         self._sessions = Sessions(link, subjects, clock)
         for kind in REQUESTS.values():
-            handle = self._logs if kind is LOGS else self._handler(kind)
-            link.subscribe(patterns[kind.name], handle, queue=pool, threads=kind.threads)
+            link.subscribe(patterns[kind.name], self._handler(kind), queue=pool, threads=kind.threads)
 
     def _handler(self, kind: RequestKind[B, A]) -> Callable[[str, bytes, Respond | None], None]:
-        carry_out: Callable[[str, str, B], messages.Message]
-        sessions: dict[object, object] = {EXEC: self._exec, CONNECT: self._connect, REACH: self._reach}
-        carry_out = sessions.get(kind) or kind.handler_of(self._handlers)  # type: ignore[assignment]
+        carry_out: Callable[[str, str, Any], messages.Message]
+        is_session = kind in self._sessions.shares
+        carry_out = partial(self._start_session, kind) if is_session else kind.handler_of(self._handlers)
 
         def handle(subject: str, data: bytes, respond: Respond | None) -> None:
             if respond is None:
@@ -111,32 +104,9 @@ class Server:
 
         return handle
 
-    def _logs(self, subject: str, data: bytes, respond: Respond | None) -> None:
-        if respond is None:
-            return
-
-        def answer(error: BaseException | None) -> None:
-            self._respond(respond, LOGS.name, messages.Empty() if error is None else refusal(error, LOGS.name))
-
-        try:
-            request, options = self._request(LOGS, subject, data)
-            owner, job = request.owner, request.job
-            self._streams.start(
-                owner, job, options.stream, lambda write: self._handlers.logs(owner, job, options, write), answer
-            )
-        except Exception as error:
-            answer(error)
-
-    def _exec(self, owner: str, job: str, command: messages.Exec) -> messages.Empty:
-        self._sessions.start(EXEC, owner, job, command.stream, self._handlers.exec(owner, job, command))
-        return messages.EMPTY
-
-    def _connect(self, owner: str, job: str, port: messages.Connect) -> messages.Empty:
-        self._sessions.start(CONNECT, owner, job, port.stream, self._handlers.connect(owner, job, port))
-        return messages.EMPTY
-
-    def _reach(self, owner: str, job: str, reach: messages.Reach) -> messages.Empty:
-        self._sessions.start(REACH, owner, job, reach.stream, self._handlers.reach(owner, job, reach))
+    def _start_session(self, kind: RequestKind[Any, Any], owner: str, job: str, body: Any) -> messages.Empty:
+        run: Callable[[str, str, Any], Any] = kind.handler_of(self._handlers)
+        self._sessions.start(kind, owner, job, body.stream, lambda: run(owner, job, body))
         return messages.EMPTY
 
     def _request(self, kind: RequestKind[B, A], subject: str, data: bytes) -> tuple[messages.Request, B]:
@@ -221,47 +191,44 @@ def refusal(error: BaseException, kind: str) -> messages.Problem:
 
 
 Run = Callable[[TwoWay], None]
-"""Carries out a session to its end."""
+"""Carries out a session to its end, or sends a log."""
 
 
 class Sessions:
-    """All sessions at this site."""
+    """All sessions and logs at this site. ``shares``: the places of each kind."""
 
     def __init__(self, link: Link, subjects: Subjects, clock: Clock) -> None:
         self._link, self._subjects, self._clock = link, subjects, clock
         self._streams = TwoWays(link)
-        self._shares = {
+        self.shares: dict[RequestKind[Any, Any], Shares] = {
+            LOGS: Shares(MOST_LOGS, "logs", "cluster", "job"),
             EXEC: Shares(MOST_SESSIONS, "sessions", "cluster", "job"),
             CONNECT: Shares(MOST_CONNECTIONS, "connections", "cluster", "job"),
             REACH: Shares(MOST_REACHING, "streams to Services", "cluster", "job", of_member=_OF_ONE_POD),
         }
         link.subscribe(subjects.inputs, self._on_chunk, threads=0)
 
-    def start(self, kind: RequestKind[Any, Any], owner: str, job: str, name: str, run: Run) -> None:
-        """Run a session of this name, for a request of this kind. An exception of ``run`` becomes the error of the
-        stream.
+    def start(self, kind: RequestKind[Any, Any], owner: str, job: str, name: str, begin: Callable[[], Run]) -> None:
+        """Run what ``begin`` returns, as a session of this name, for a request of this kind.
 
-        Raises :class:`SiteRefusedError` if the owner or the job has as many sessions as it may, or the name is in use.
+        An exception of it becomes the error of the stream. Raises what ``begin`` raises, and :class:`SiteRefusedError`
+        if the owner or the job has as many sessions as it may, or the name is in use.
         """
-        stream = TwoWay(self._link, self._subjects.of(owner).stream(name), self._clock)
+        window = LOG if kind is LOGS else SESSION
+        stream = TwoWay(self._link, self._subjects.of(owner).stream(name), self._clock, window)
         try:
-            leave = self._shares[kind].enter(owner, job)
+            with self.shares[kind].unless_it_fails(owner, job) as leave:
+                run, remove = begin(), self._streams.add((owner, name), stream)
+                try:
+                    # no thread of the supervisor: those last as long as the process
+                    threading.Thread(
+                        target=self._run, args=(stream, run, remove, leave), name=f"session-{name}", daemon=True
+                    ).start()
+                except RuntimeError as error:
+                    remove()
+                    raise ShareExceededError("no thread for one more session") from error
         except ShareExceededError as error:
             raise SiteRefusedError(str(error), reason="TooManySessions", retryable=True) from error
-        try:
-            remove = self._streams.add((owner, name), stream)
-            try:
-                thread = threading.Thread(
-                    target=self._run, args=(stream, run, remove, leave), name=f"session-{name}", daemon=True
-                )
-                thread.start()
-            except RuntimeError as error:
-                remove()
-                text = "no thread for one more session"
-                raise SiteRefusedError(text, reason="TooManySessions", retryable=True) from error
-        except BaseException:
-            leave()
-            raise
 
     def _run(self, stream: TwoWay, run: Run, remove: Callable[[], None], leave: Callable[[], None]) -> None:
         try:

@@ -80,7 +80,7 @@ SUBMIT = RequestKind(
 )
 CANCEL = RequestKind("cancel", messages.CancelMessage, Status, timeout=30.0)
 STATUS = RequestKind("status", Empty, Status)
-LOGS = RequestKind("logs", messages.Logs, Empty, threads=1)
+LOGS = RequestKind("logs", messages.Logs, Empty)
 FILES = RequestKind("files", messages.Files, Empty, threads=2)
 GRANT = RequestKind("grant", messages.Grant, Status)
 SNAPSHOT = RequestKind("snapshot", messages.Snapshot, messages.SnapshotPage, timeout=30.0, threads=1, of_job=False)

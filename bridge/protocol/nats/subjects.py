@@ -75,12 +75,8 @@ class Subjects:
         """Return the subject of what a site sends of one log or session."""
         return f"{self._base}.stream.{self.owner}.{encode(stream)}"
 
-    def ack(self, stream: str) -> str:
-        """Return the subject of the reader's acknowledgements."""
-        return f"{self._base}.ack.{self.owner}.{encode(stream)}"
-
     def input(self, stream: str) -> str:
-        """Return the subject of what the hub sends of one session."""
+        """Return the subject of what the hub sends of one log or session."""
         return f"{self._base}.input.{self.owner}.{encode(stream)}"
 
     def requests(self) -> dict[str, str]:
@@ -95,13 +91,8 @@ class Subjects:
         return f"{self._base}.stream.{self.owner}.*"
 
     @property
-    def acks(self) -> str:
-        """Pattern of all acknowledgements."""
-        return f"{self._base}.ack.{self.owner}.*"
-
-    @property
     def inputs(self) -> str:
-        """Pattern of what hubs send of all sessions."""
+        """Pattern of what hubs send of all logs and sessions."""
         return f"{self._base}.input.{self.owner}.*"
 
 

@@ -1,9 +1,9 @@
-"""A two-way stream between hub and site: numbered chunks in both directions, for sessions.
+"""A two-way stream between hub and site: numbered chunks in both directions, for sessions and logs.
 
-Each end numbers its chunks from 1. At most :data:`WINDOW` chunks of :data:`CHUNK` bytes wait for the consumer at the
-other end, so a slow consumer slows its own stream alone. An end keeps each chunk until the other end has received it,
-and sends it again after a while: NATS loses messages of a connection that breaks. A chunk with the number 0 has no
-data; it tells what was received and taken, and keeps the stream alive.
+Each end numbers its chunks from 1. At most a :class:`Window` of chunks waits for the consumer at the other end, so a
+slow consumer slows its own stream alone. An end keeps each chunk until the other end has received it, and sends it
+again after a while: NATS loses messages of a connection that breaks. A chunk with the number 0 has no data; it tells
+what was received and taken, and keeps the stream alive.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from bridge.clock import Clock
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
@@ -19,9 +20,18 @@ from bridge.protocol.nats.envelope import pack_chunk, parse_chunk
 from bridge.protocol.nats.messages import StreamHead
 from bridge.protocol.nats.nats_link import Link
 
-CHUNK = 16 * 1024
-WINDOW = 4
-"""Chunks that the other end has not taken, at most: 64 kB of memory for each direction of a stream."""
+
+class Window(NamedTuple):
+    """The number of chunks that the other end has not taken, at most, and the largest size of one in bytes."""
+
+    chunks: int
+    size: int
+
+
+SESSION = Window(4, 16 * 1024)
+"""64 kB of memory for each direction of a stream."""
+LOG = Window(32, 64 * 1024)
+"""2 MiB for each log: half of it is on its way to a hub that is far away, and one log is much longer than an output."""
 GIVE_UP = 30.0
 """Seconds without a chunk after which a stream ends with an error."""
 KEEP_ALIVE = 5.0
@@ -39,11 +49,13 @@ class StreamClosedError(Exception):
 class TwoWay:
     """One end of a stream. Any thread may use any method.
 
-    ``subject``: of the chunks to the other end. ``silence``: see :data:`GIVE_UP`.
+    ``subject``: of the chunks to the other end. ``window``: that of both directions. ``silence``: see :data:`GIVE_UP`.
     """
 
-    def __init__(self, link: Link, subject: str, clock: Clock, *, silence: float = GIVE_UP) -> None:
-        self._link, self._subject, self._clock, self._silence = link, subject, clock, silence
+    def __init__(
+        self, link: Link, subject: str, clock: Clock, window: Window = SESSION, *, silence: float = GIVE_UP
+    ) -> None:
+        self._link, self._subject, self._clock, self._window, self._silence = link, subject, clock, window, silence
         self._lock = threading.Lock()
         # two, so that a message wakes the thread that it concerns
         self._sending, self._receiving = threading.Condition(self._lock), threading.Condition(self._lock)
@@ -62,14 +74,15 @@ class TwoWay:
         ``end``: nothing follows on the channel. ``error``: why the other end must end the stream.
         Raises :class:`StreamClosedError` if the stream is over.
         """
-        starts = range(0, max(1, len(data)), CHUNK)
-        pieces = [(data[start : start + CHUNK], end and start + CHUNK >= len(data)) for start in starts]
+        most, size = self._window
+        starts = range(0, max(1, len(data)), size)
+        pieces = [(data[start : start + size], end and start + size >= len(data)) for start in starts]
         while pieces:
             with self._sending:
-                self._sending.wait_for(lambda: self.is_over or self._number - self._taken_there < WINDOW)
+                self._sending.wait_for(lambda: self.is_over or self._number - self._taken_there < most)
                 if self.is_over:
                     raise StreamClosedError
-                room = WINDOW - (self._number - self._taken_there)
+                room = most - (self._number - self._taken_there)
                 chunks = [
                     (StreamHead(number=number, channel=channel, end=is_last, error=error), piece)
                     for number, (piece, is_last) in enumerate(pieces[:room], self._number + 1)
@@ -91,7 +104,7 @@ class TwoWay:
             head, data = self._arrived.popleft()
             self._taken = head.number
             # of fewer chunks, the next message or tick tells
-            if head.end or self._taken - self._told[1] >= WINDOW // 2:
+            if head.end or self._taken - self._told[1] >= self._window.chunks // 2:
                 self._tell()
             return head, data
 
@@ -123,7 +136,7 @@ class TwoWay:
             if head.stop:
                 self._end()
             elif head.number == self._seen + 1:
-                if len(data) > CHUNK or len(self._arrived) >= WINDOW:
+                if len(data) > self._window.size or len(self._arrived) >= self._window.chunks:
                     self._fail(SiteRefusedError("the other end of the stream ignores its window", reason="BadStream"))
                     return
                 self._seen += 1

@@ -6,6 +6,7 @@ second.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
@@ -15,6 +16,8 @@ from bridge import names
 from bridge.clock import Clock
 from bridge.errors import SiteRefusedError
 from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.model.sessions import STDOUT
+from bridge.protocol.nats.two_way import TwoWay
 from bridge.site.files.atomic_files import read_json
 from bridge.site.files.beneath import Below, Where
 from bridge.site.jobs.job_folder import LARGEST_STATE
@@ -59,6 +62,17 @@ def read_log(
     limited_pieces = _limited((piece for _, piece in pieces), options.limit_bytes)
     next(limited_pieces)  # the files of a generator that has not started would stay open when it is closed
     return limited_pieces
+
+
+def send_log(pieces: Generator[bytes, None, None], stream: TwoWay) -> None:
+    """Send the pieces of a log, until its reader has ended it."""
+    with contextlib.closing(pieces):
+        for piece in pieces:
+            if piece:
+                stream.send(STDOUT, piece)
+            elif stream.is_over:
+                return
+    stream.send(STDOUT, end=True)
 
 
 def _explain_absence(options: LogOptions, record: JobRecord, job_has_ended: Callable[[], bool]) -> None:

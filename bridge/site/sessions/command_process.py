@@ -21,7 +21,7 @@ from typing import cast
 
 from bridge.errors import SiteError, SiteRefusedError
 from bridge.protocol.model.sessions import EXIT, RESIZE, STDERR, STDIN, STDOUT
-from bridge.protocol.nats.two_way import CHUNK, StreamClosedError, TwoWay
+from bridge.protocol.nats.two_way import SESSION, StreamClosedError, TwoWay
 from bridge.site.cpus import all_given
 
 POLL = 1.0
@@ -48,7 +48,7 @@ try:
 except OSError as error:
     sys.exit(f"{sys.argv[3]}: {error.strerror}")
 """
-_PIECE = 2 * CHUNK
+_PIECE = SESSION.chunks // 2 * SESSION.size
 """Bytes of output that are read at once: half a window, so that the other half is on its way meanwhile."""
 _SIZE = re.compile(rb"(\d{1,5}) (\d{1,5})")
 

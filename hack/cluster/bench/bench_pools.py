@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import harmonic_mean
 
-from bridge.protocol.nats import two_way
+from bridge.protocol.nats.two_way import SESSION
 from bridge.serving.streaming import LIMIT
 from cluster.bench import bare, bare_nats, bench_hub, bench_pods, bench_site
 from cluster.bench.table import Table
@@ -110,14 +110,14 @@ def session(table: Table, cluster: Cluster) -> None:
     for _ in range(ROUNDS):  # in turn: the machine's speed varies
         bench_site.start_null(cluster)
         # in the direction of the output
-        limits.append(bench_site.bare_rate(cluster, bare_nats.SHORT, CHUNKS, two_way.CHUNK, two_way.WINDOW))
+        limits.append(bench_site.bare_rate(cluster, bare_nats.SHORT, CHUNKS, SESSION.size, SESSION.chunks))
         cluster.stop_submitter(bench_site.NULL)
-        speeds.append(bench_site.session_speed(cluster, CHUNKS * two_way.CHUNK))
+        speeds.append(bench_site.session_speed(cluster, CHUNKS * SESSION.size))
     start, echo = bench_site.p50([each.start for each in speeds]), bench_site.p50([each.echo for each in speeds])
     note = f"a byte comes back after {echo * 1000:.1f} ms; to reach: 20 ms more than bare NATS"
     table.add("(k) a command in a container", f"{start * 1000:.0f} ms", note)
-    limit, rate = harmonic_mean(limits) * two_way.CHUNK, harmonic_mean([each.rate for each in speeds])
-    chunks = f"{two_way.WINDOW} chunks of {two_way.CHUNK} bytes at once"
+    limit, rate = harmonic_mean(limits) * SESSION.size, harmonic_mean([each.rate for each in speeds])
+    chunks = f"{SESSION.chunks} chunks of {SESSION.size} bytes at once"
     table.add(
         "(l) its output",
         f"{rate / 2**20:.0f} MiB/s, {rate / limit:.2f}",

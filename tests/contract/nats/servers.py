@@ -29,6 +29,7 @@ from bridge.config.pools import NatsSection
 from bridge.core.threads import Supervisor
 from bridge.errors import SiteRefusedError
 from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.sessions import STDOUT
 from bridge.protocol.nats.messages import (
     Announce,
     BuildConfigMessage,
@@ -47,7 +48,8 @@ from bridge.protocol.nats.messages import (
     UsageRequest,
 )
 from bridge.protocol.nats.nats_link import Link
-from bridge.protocol.nats.request_server import StreamClosed, Write
+from bridge.protocol.nats.request_server import Run
+from bridge.protocol.nats.two_way import TwoWay
 from bridge.serving.certificates import make_pair
 from cluster.polling import eventually
 from cluster.ports import free_block
@@ -287,21 +289,21 @@ class Site:
     def buildconfig(self) -> BuildConfigMessage:
         return BuildConfigMessage(pool=self.pool, digest=self.digest, config=self.config)
 
-    def logs(self, owner: str, job: str, logs: Logs, write: Write) -> None:
+    def logs(self, owner: str, job: str, logs: Logs) -> Run:
         if logs.container == "missing":
             raise SiteRefusedError("no such container", reason="ContainerNotFound")
-        if logs.container == "late":
-            self.wait.wait(20)
-        write(b"")
-        write(self.log)
-        if logs.container == "breaks":
-            raise OSError("disk")
-        try:
+
+        def run(stream: TwoWay) -> None:
+            stream.send(STDOUT, self.log)
+            if logs.container == "breaks":
+                raise OSError("disk")
             while logs.follow and not self.wait.wait(0.05):
-                write(b"")
-        except StreamClosed:
-            self.readers_gone += 1
-            raise
+                if stream.is_over:
+                    self.readers_gone += 1
+                    return
+            stream.send(STDOUT, end=True)
+
+        return run
 
 
 PATIENCE = 60.0

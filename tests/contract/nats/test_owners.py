@@ -1,6 +1,7 @@
 """Two clusters on one nats-server: each hub's credentials reach only the jobs of its own cluster."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ def test_each_hub_works_and_hears_of_its_own_jobs_alone(shared: Shared, world: W
         assert each.dropped == {}
         shared.site.log = b"log"
         client = PoolClient(shared.hubs[name], PREFIX, "alpha", OWNERS[name])
-        with client.logs("uid", LogOptions(container="main")) as reader:
+        with contextlib.closing(client.logs("uid", LogOptions(container="main"))) as reader:
             assert b"".join(reader) == b"log"
     assert [link.problem() for link in (*shared.hubs.values(), shared.link)] == [None, None, None]
 
@@ -87,7 +88,7 @@ def test_a_hub_reaches_nothing_of_another_cluster(shared: Shared) -> None:
     victim, own = Subjects(PREFIX, "alpha", OWNERS["two"]), Subjects(PREFIX, "alpha", OWNERS["one"])
     asked = [
         *(pattern.replace("*", "uid-1") for pattern in victim.requests().values()),
-        victim.ack("s"),
+        victim.input("s"),
         f"{INBOX}.{OWNERS['two']}.x",
         "$KV.podbridge-two.x",
         "$JS.API.STREAM.INFO.KV_podbridge-two",
@@ -113,7 +114,7 @@ def test_a_hub_reaches_nothing_of_another_cluster(shared: Shared) -> None:
         shared.site.log = b"secret log"
 
         def others() -> None:
-            with two.logs("uid-1", LogOptions(container="main")) as reader:
+            with contextlib.closing(two.logs("uid-1", LogOptions(container="main"))) as reader:
                 list(reader)
             two.call(STATUS, "uid-1", Empty())
 

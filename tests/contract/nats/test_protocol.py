@@ -1,5 +1,6 @@
 """Hub and site over a real nats-server: every kind of request, invalid messages, and logs."""
 
+import contextlib
 import json
 import random
 import threading
@@ -12,14 +13,14 @@ import pytest
 
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.protocol.model.requests import LogOptions
-from bridge.protocol.nats import log_streams
-from bridge.protocol.nats.log_streams import Streams
-from bridge.protocol.nats.messages import CancelMessage, Empty, File, Files, Snapshot, SubmitMessage
+from bridge.protocol.nats import request_server, two_way
+from bridge.protocol.nats.messages import CancelMessage, Empty, File, Files, Logs, Snapshot, SubmitMessage
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.request_client import PoolClient
 from bridge.protocol.nats.request_server import Server
-from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, FILES, SNAPSHOT, STATUS, SUBMIT
+from bridge.protocol.nats.request_table import CANCEL, DESCRIBE, FILES, LOGS, SNAPSHOT, STATUS, SUBMIT
 from bridge.protocol.nats.subjects import Subjects
+from bridge.protocol.nats.two_way import LOG, TwoWay
 from cluster.polling import eventually
 from tests.contract.nats.servers import OWNER, PREFIX, NatsServer, Site, World, concurrently, status
 from tests.fakes.clock import FakeClock
@@ -163,10 +164,10 @@ def test_two_submitters_share_the_requests(server: NatsServer, world: World) -> 
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("log", [b"", bytes(range(256)) * 40_000], ids=["empty", "ten megabytes, forty chunks"])
+@pytest.mark.parametrize("log", [b"", bytes(range(256)) * 40_000], ids=["empty", "ten megabytes, many chunks"])
 def test_a_log_comes_whole(both: Both, log: bytes) -> None:
     both.site.log = log
-    with both.client.logs("uid-1", logs()) as reader:
+    with contextlib.closing(both.client.logs("uid-1", logs())) as reader:
         assert b"".join(reader) == log
 
 
@@ -199,31 +200,22 @@ def test_a_reader_that_was_forgotten_ends_the_log_too(both: Both) -> None:
     eventually(lambda: both.site.readers_gone == 1)
 
 
-def test_a_slow_start_is_answered_before_the_hub_gives_up(both: Both, monkeypatch: Any) -> None:
-    monkeypatch.setattr(log_streams, "ANSWER_AFTER", 0.5)
-    both.site.log = b"at last"
-    with both.client.logs("uid-1", logs("late")) as reader:
-        both.site.wait.set()
-        assert list(reader) == [b"at last"]
-
-
 def test_a_slow_reader_holds_the_site_back_and_loses_nothing(both: Both, monkeypatch: Any) -> None:
-    monkeypatch.setattr(log_streams, "KEEP_ALIVE", 0.5)
-    monkeypatch.setattr(log_streams, "GIVE_UP", 2.0)
-    both.site.log = b"x" * (100 * log_streams.CHUNK)
+    monkeypatch.setattr(two_way, "KEEP_ALIVE", 0.5)
+    monkeypatch.setitem(TwoWay.__init__.__kwdefaults__, "silence", 2.0)
+    both.site.log = b"x" * (100 * LOG.size)
     reader = both.client.logs("uid-1", logs())
     pieces = [next(reader)]
     time.sleep(4)  # longer than the site waits for somebody who says nothing
-    assert reader._chunks.qsize() <= 2 * log_streams.WINDOW
+    assert len(reader._stream._stream._arrived) <= LOG.chunks
     pieces += list(reader)
     assert b"".join(pieces) == both.site.log
 
 
 def test_a_silent_log_is_kept_alive(both: Both, monkeypatch: Any) -> None:
-    monkeypatch.setattr(log_streams, "KEEP_ALIVE", 0.5)
-    monkeypatch.setattr(log_streams, "GIVE_UP", 2.0)
+    monkeypatch.setattr(two_way, "KEEP_ALIVE", 0.5)
+    monkeypatch.setitem(TwoWay.__init__.__kwdefaults__, "silence", 2.0)
     reader = both.client.logs("uid-1", logs(follow=True))
-    reader._silence = 2.0
     threading.Timer(5, both.site.wait.set).start()
     begun = time.monotonic()
     assert list(reader) == []
@@ -232,27 +224,15 @@ def test_a_silent_log_is_kept_alive(both: Both, monkeypatch: Any) -> None:
 
 
 def test_the_site_gives_up_when_the_reader_says_nothing(both: Both, monkeypatch: Any) -> None:
-    monkeypatch.setattr(log_streams, "GIVE_UP", 1.0)
-    ended = threading.Event()
-    sent: list[int] = []
-
-    def read(write: Any) -> None:
-        try:
-            for number in range(1000):
-                write(b"x")
-                sent.append(number)
-        finally:
-            ended.set()
-
-    streams = Streams(both.site_link, Subjects(PREFIX, "gamma", OWNER), both.client._clock)
-    streams.start(OWNER, "uid-1", "stream-00", read, lambda _error: None)
-    assert ended.wait(10)
-    assert len(sent) == log_streams.WINDOW
+    monkeypatch.setitem(TwoWay.__init__.__kwdefaults__, "silence", 1.0)
+    name = "stream00"
+    both.client.call(LOGS, "uid-1", Logs.of(logs(follow=True), name))  # nobody reads the stream
+    eventually(lambda: both.site.readers_gone == 1)
 
 
 def test_a_cluster_has_half_of_the_logs_and_a_job_an_eighth(both: Both) -> None:
     both.site.log = b"line\n" * 1000
-    half, eighth = log_streams.MOST_STREAMS // 2, log_streams.MOST_STREAMS // 8
+    half, eighth = request_server.MOST_LOGS // 2, request_server.MOST_LOGS // 8
     jobs = ["uid-a"] * eighth + [f"uid-{number}" for number in range(half - eighth)]
     readers = []
     for number, job in enumerate(jobs):
@@ -260,7 +240,7 @@ def test_a_cluster_has_half_of_the_logs_and_a_job_an_eighth(both: Both) -> None:
             with pytest.raises(SiteRefusedError, match="of this job") as caught:
                 both.client.logs("uid-a", logs())
         readers.append(both.client.logs(job, logs(follow=True)))
-    assert (caught.value.reason, caught.value.retryable) == ("TooManyStreams", True)
+    assert (caught.value.reason, caught.value.retryable) == ("TooManySessions", True)
     with pytest.raises(SiteRefusedError, match="of cluster"):
         both.client.logs("uid-x", logs())
     for reader in readers:

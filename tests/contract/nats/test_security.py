@@ -4,6 +4,7 @@ The attacker is a bare nats-py client with the credentials of pool alpha. It doe
 """
 
 import asyncio
+import contextlib
 import json
 import re
 import time
@@ -100,7 +101,7 @@ def test_what_is_allowed_works(secured: Secured) -> None:
         client.call(SNAPSHOT, "", Snapshot())
         client.call(DESCRIBE, "", Empty())
         secured.sites[pool].log = b"log of " + pool.encode()
-        with client.logs("uid-1", LogOptions(container="main", follow=True)) as reader:
+        with contextlib.closing(client.logs("uid-1", LogOptions(container="main", follow=True))) as reader:
             assert next(reader) == b"log of " + pool.encode()
         eventually(lambda pool=pool: secured.sites[pool].readers_gone == 1)
         announcer = Announcer(link, PREFIX, pool)
@@ -137,8 +138,8 @@ LISTENING = [
     BETA.buildconfig,
     BETA.event,
     BETA.streams,
-    BETA.acks,
-    f"{PREFIX}.*.ack.*.*",
+    BETA.inputs,
+    f"{PREFIX}.*.input.*.*",
     ALPHA.event,
     ALPHA.streams,
     f"{PREFIX}.alpha.submit.*.*.*",  # but as a member of its queue group
@@ -163,7 +164,7 @@ def test_nats_9_6_a_site_can_not_listen_to_anybody_else(secured: Secured) -> Non
         def others() -> None:
             beta.call(SUBMIT, "uid-1", SUBMISSION)
             beta.call(STATUS, "uid-1", Empty())
-            with beta.logs("uid-1", LogOptions(container="main")) as reader:
+            with contextlib.closing(beta.logs("uid-1", LogOptions(container="main"))) as reader:
                 list(reader)
             secured.beta.publish(BETA.event, b"{}")
             secured.beta.publish(BETA.announce, b"{}")
@@ -186,9 +187,9 @@ def test_nats_9_6_a_site_can_not_say_anything_for_anybody_else(secured: Secured)
         BETA.buildconfig,
         BETA.event,
         BETA.stream("x"),
-        BETA.ack("x"),
+        BETA.input("x"),
         *(pattern.replace("*", "uid-1") for pattern in (*BETA.requests().values(), *ALPHA.requests().values())),
-        ALPHA.ack("x"),
+        ALPHA.input("x"),
         f"{PREFIX}.alpha.stream.x.y.z",
         f"{INBOX}.anything",
         "_INBOX.anything",

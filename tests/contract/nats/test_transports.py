@@ -1,5 +1,6 @@
 """The transports of NATS: TCP, TCP with TLS, WebSocket with TLS, and WebSocket behind an nginx that terminates TLS."""
 
+import contextlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ def test_the_protocol_works_and_comes_back_after_a_restart(transport: Transport,
     client.call(SUBMIT, "uid-1", large)
     assert site.submits[-1][1].script == large.script
     site.log = bytes(range(256)) * 8_000
-    with client.logs("uid-1", LogOptions(container="main")) as reader:
+    with contextlib.closing(client.logs("uid-1", LogOptions(container="main"))) as reader:
         assert b"".join(reader) == site.log
     transport.server.kill()
     with pytest.raises((SiteDownError, SiteUnknownOutcomeError)):
@@ -133,7 +134,7 @@ def test_the_protocol_works_and_comes_back_after_a_restart(transport: Transport,
     transport.start()
     eventually(lambda: works(client), timeout=20)
     assert [job for job, _ in site.submits if job == "uid-2"] == []
-    with client.logs("uid-1", LogOptions(container="main")) as reader:
+    with contextlib.closing(client.logs("uid-1", LogOptions(container="main"))) as reader:
         assert b"".join(reader) == site.log
 
 

@@ -202,7 +202,9 @@ class TestGarbage:
         places = {kind: pattern.replace("*", uid) for kind, pattern in own.requests().items()}
         asked = [(subject, data) for subject in places.values() for data in GARBAGE.values()]
         asked += [(places[kind], data) for kind, data in self.misfits(own, Subjects(PREFIX, OTHER, own.owner), uid)]
-        answers, _, complaints = speak(world, "hub", [(own.ack("abcdefgh"), data) for data in GARBAGE.values()], asked)
+        answers, _, complaints = speak(
+            world, "hub", [(own.input("abcdefgh"), data) for data in GARBAGE.values()], asked
+        )
         assert not complaints
         problems = [parse(Reply, answer).error for answer in answers]
         assert len(problems) == len(asked)

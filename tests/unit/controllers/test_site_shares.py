@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.protocol.nats import log_streams, request_server
+from bridge.protocol.nats import request_server
 from bridge.protocol.nats.request_table import CONNECT, EXEC, LOGS
 from bridge.serving.streaming import LIMIT
 from controllers.expose import exposed_connection
@@ -17,7 +17,7 @@ PORTS = (port_forward.MOST_CONNECTIONS, exposed_connection.MOST_CONNECTIONS, rea
 @pytest.mark.parametrize(
     ("of_hub", "at_site"),
     [
-        pytest.param((LIMIT,), log_streams.MOST_STREAMS, id=LOGS.name),
+        pytest.param((LIMIT,), request_server.MOST_LOGS, id=LOGS.name),
         pytest.param((LIMIT,), request_server.MOST_SESSIONS, id=EXEC.name),
         pytest.param(PORTS, request_server.MOST_CONNECTIONS, id=CONNECT.name),
     ],

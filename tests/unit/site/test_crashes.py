@@ -304,7 +304,7 @@ def _ask(world: Any, question: str) -> Any:
         case "cancel":
             return world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
         case "logs":
-            return world.submitter.logs(OWNER, UID, Logs(container="main", stream="s" * 8), lambda _: None)
+            return world.submitter.logs(OWNER, UID, Logs(container="main", stream="s" * 8))
         case _:
             return world.submit()
 

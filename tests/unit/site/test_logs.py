@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -13,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import SiteRefusedError
+from bridge.protocol.model.sessions import STDOUT
 from bridge.protocol.nats.messages import Logs
+from bridge.protocol.nats.two_way import StreamClosedError
 from bridge.site.jobs.job_record import JobRecord, Meta
 from bridge.site.logs import log_reader
 from bridge.site.logs.log_reader import LOOK_PERIOD, POLL, read_log
@@ -294,28 +297,36 @@ def test_what_the_submitter_writes(world: Any) -> None:
     world.begin()
     world.write("logs/main.log", b"hello")
     world.finish()
-    pieces: list[bytes] = []
-    world.submitter.logs(OWNER, UID, Logs(container="main", stream="x" * 8, follow=True), pieces.append)
-    assert pieces[0] == b""
-    assert b"".join(pieces) == b"hello"
+    stream = LogStream()
+    world.submitter.logs(OWNER, UID, Logs(container="main", stream="x" * 8, follow=True))(stream)
+    assert stream.sent == [(STDOUT, b"hello", False), (STDOUT, b"", True)]
 
 
-def test_a_reader_that_is_gone_ends_the_reading(world: Any) -> None:
+@pytest.mark.parametrize("is_over", [False, True], ids=["while a piece is sent", "while the log does not grow"])
+def test_a_reader_that_is_gone_ends_the_reading(world: Any, is_over: bool) -> None:
     world.submit()
     world.begin()
-    world.write("logs/main.log", b"hello")
+    world.write("logs/main.log", b"" if is_over else b"hello")
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    run, stream = world.submitter.logs(OWNER, UID, Logs(container="main", stream="x" * 8, follow=True)), LogStream()
+    stream.is_over = True
+    with contextlib.nullcontext() if is_over else pytest.raises(StreamClosedError):
+        run(stream)
+    assert stream.sent == []
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
 
-    class GoneError(Exception):
-        pass
 
-    def write(piece: bytes) -> None:
-        if piece:
-            raise GoneError
+class LogStream:
+    """The site's end of a stream, which records what is sent."""
 
-    before = threading.active_count()
-    with pytest.raises(GoneError):
-        world.submitter.logs(OWNER, UID, Logs(container="main", stream="x" * 8, follow=True), write)
-    assert threading.active_count() == before
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, bytes, bool]] = []
+        self.is_over = False
+
+    def send(self, channel: int, data: bytes = b"", *, end: bool = False) -> None:
+        if self.is_over:
+            raise StreamClosedError
+        self.sent.append((channel, data, end))
 
 
 @pytest.mark.parametrize("timestamps", [False, True])

@@ -23,7 +23,7 @@ def refusals(world: Any, owner: str = OTHER) -> list[str]:
         lambda: site.cancel(owner, UID, CancelMessage(grace=0, forget=True)),
         lambda: site.status(owner, UID, Empty()),
         lambda: site.files(owner, UID, Files(files=[])),
-        lambda: site.logs(owner, UID, Logs(container="main", stream="s" * 8), lambda _: None),
+        lambda: site.logs(owner, UID, Logs(container="main", stream="s" * 8)),
     ):
         with pytest.raises(SiteRefusedError) as refused:
             call()

@@ -8,10 +8,19 @@ from hypothesis import strategies as st
 
 from bridge.protocol.nats import envelope
 from bridge.protocol.nats.envelope import GarbledError, pack, pack_chunk, parse, parse_body, parse_chunk, unpack
-from bridge.protocol.nats.messages import Announce, Event, LogChunk, Reply, Request, SnapshotPage, Status, SubmitMessage
+from bridge.protocol.nats.messages import (
+    Announce,
+    Event,
+    Reply,
+    Request,
+    SnapshotPage,
+    Status,
+    StreamHead,
+    SubmitMessage,
+)
 from tests.examples import json_values
 
-KINDS = (Request, Reply, Announce, Event, SnapshotPage, LogChunk)
+KINDS = (Request, Reply, Announce, Event, SnapshotPage, StreamHead)
 JSON = json_values(st.sampled_from(["v", "pool", "job", "body", "jobs"]) | st.text(), st.text())
 
 
@@ -32,7 +41,7 @@ def test_garbage_is_nothing_but_garbled(data: bytes) -> None:
             with contextlib.suppress(GarbledError):
                 parse(kind, raw)
         with contextlib.suppress(GarbledError):
-            parse_chunk(LogChunk, raw)
+            parse_chunk(StreamHead, raw)
 
 
 @given(JSON)
@@ -105,8 +114,8 @@ def test_unknown_keys_are_ignored() -> None:
 
 @given(st.binary(max_size=500), st.integers(0, 10**6), st.booleans(), st.text(alphabet='ab\n\r"\\é', max_size=20))
 def test_chunks_come_back(data: bytes, number: int, end: bool, error: str) -> None:
-    head = LogChunk(number=number, end=end, error=error)
-    assert parse_chunk(LogChunk, pack_chunk(head, data)) == (head, data)
+    head = StreamHead(number=number, end=end, error=error)
+    assert parse_chunk(StreamHead, pack_chunk(head, data)) == (head, data)
 
 
 @pytest.mark.parametrize(

@@ -86,11 +86,11 @@ def test_the_site_reads_and_sends_the_bytes_from_before_the_table(old: dict[str,
 
     class Handlers:
         def __getattr__(self, name: str) -> Any:
-            def handle(owner: str, job: str, body: Message, *write: Any) -> Message:
+            def handle(owner: str, job: str, body: Message) -> Any:
                 if name == kind.name:
                     seen.append((owner, job, body))
-                    for each in write:  # of a log
-                        each(b"")
+                if kind is LOGS:
+                    return lambda _stream: None
                 return parse_body(kind.answer, json.loads(old["reply"])["body"])
 
             return handle
@@ -99,7 +99,7 @@ def test_the_site_reads_and_sends_the_bytes_from_before_the_table(old: dict[str,
     Server(link, PREFIX, "alpha", Handlers(), FakeClock(START), FOLDER)
     answers: list[bytes] = []
     link._handlers(old["subject"])[0](old["subject"], old["request"].encode(), answers.append)
-    for thread in [each for each in threading.enumerate() if each.name.startswith("log-")]:
+    for thread in [each for each in threading.enumerate() if each.name.startswith("session-")]:
         thread.join(10)
     assert [without_later(answer.decode()) for answer in answers] == [without_later(old["reply"])]
     [(owner, job, body)] = seen
@@ -121,21 +121,20 @@ def test_the_permissions_are_those_from_before_the_table() -> None:
     asked = [f"{pattern} alpha" for pattern in patterns("alpha", "*")] + [
         f"{PREFIX}.alpha.{pattern} alpha" for pattern in ("exec.*.*", "usage.*", "connect.*.*", "reach.*.*")
     ]
-    streams = [f"{PREFIX}.alpha.{kind}.*.*" for kind in ("ack", "input")]
-    assert (site.publish, site.subscribe, site.answers) == (told, [*asked, *streams], True)
+    streams = f"{PREFIX}.alpha.input.*.*"
+    assert (site.publish, site.subscribe, site.answers) == (told, [*asked, streams], True)
     hub = hub_permissions(PREFIX, owner=OWNER)
     heard = [f"{PREFIX}.*.{kind}" for kind in ("announce", "buildconfig", f"event.{OWNER}", f"stream.{OWNER}.*")]
     kinds = (f"exec.{OWNER}.*", f"usage.{OWNER}", f"connect.{OWNER}.*", f"reach.{OWNER}.*")
     newer = [f"{PREFIX}.*.{kind}" for kind in kinds]
-    streams = [f"{PREFIX}.alpha.{kind}.*.*" for kind in ("ack", "input")]
-    assert (site.publish, site.subscribe, site.answers) == (told, [*asked, *streams], True)
+    streams = f"{PREFIX}.alpha.input.*.*"
+    assert (site.publish, site.subscribe, site.answers) == (told, [*asked, streams], True)
     hub = hub_permissions(PREFIX, owner=OWNER)
     heard = [f"{PREFIX}.*.{kind}" for kind in ("announce", "buildconfig", f"event.{OWNER}", f"stream.{OWNER}.*")]
     newer = [
         f"{PREFIX}.*.{kind}" for kind in (f"exec.{OWNER}.*", f"usage.{OWNER}", f"connect.{OWNER}.*", f"reach.{OWNER}.*")
     ]
-    streams = [f"{PREFIX}.*.{kind}.{OWNER}.*" for kind in ("ack", "input")]
-    assert hub.publish == [*patterns("*", OWNER), *newer, *streams]
+    assert hub.publish == [*patterns("*", OWNER), *newer, f"{PREFIX}.*.input.{OWNER}.*"]
     assert (hub.subscribe, hub.answers) == ([*heard, f"_INBOX.hub.{OWNER}.>"], False)
 
 

@@ -64,7 +64,7 @@ def test_the_longest_names_there_can_be_fit_a_protocol_line() -> None:
 def test_subjects_are_those_of_the_design() -> None:
     assert SUBJECTS.announce == "bridge.v1.alpha.announce"
     assert SUBJECTS.stream("s") == "bridge.v1.alpha.stream.c1.s"
-    assert SUBJECTS.ack("s") == "bridge.v1.alpha.ack.c1.s"
+    assert SUBJECTS.input("s") == "bridge.v1.alpha.input.c1.s"
     assert Subjects("bridge.v1", ANY, OWNER).event == "bridge.v1.*.event.c1"
 
 

@@ -15,18 +15,19 @@ from bridge.protocol.nats.messages import StreamHead
 from bridge.protocol.nats.request_client import NatsSession
 from bridge.protocol.nats.subjects import Subjects
 from bridge.protocol.nats.two_way import (
-    CHUNK,
     GIVE_UP,
     KEEP_ALIVE,
     MOST_IDLE,
     PERIOD,
     SEND_AGAIN,
-    WINDOW,
+    SESSION,
     StreamClosedError,
     TwoWay,
     TwoWays,
 )
 from tests.fakes.clock import FakeClock
+
+WINDOW, CHUNK = SESSION
 
 
 class Link:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import ConfigError
-from bridge.protocol.nats.messages import CancelMessage, Logs, SubmitMessage
+from bridge.protocol.model.requests import LogOptions
+from bridge.protocol.nats.messages import CancelMessage, SubmitMessage
 from bridge.site.batch import adopted, slurm_text
 from bridge.site.batch.batch_interface import BatchJob
 from bridge.site.interlink_slurm import adopted_jobs
@@ -103,8 +104,7 @@ def test_the_life_of_a_job(left: Left) -> None:
     left.look()
     done = left.status()
     assert (done.phase, done.outcome, done.started_at) == ("ended", "Failed", 1784023872.5)
-    pieces: list[bytes] = []
-    left.world.submitter.logs(OWNER, UID, Logs(container="main", stream="x" * 8), pieces.append)
+    pieces = left.world.submitter.log(OWNER, UID, LogOptions(container="main"), lambda _: False)
     assert b"".join(pieces) == b"hello\n"
     left.world.batch.end("77", code=3)
     left.look()
@@ -120,8 +120,7 @@ def test_output_that_grows_is_read_as_it_grows(left: Left) -> None:
     left.look()
     with (left.path / "run-main.out").open("a") as file:
         file.write("two\n")
-    pieces: list[bytes] = []
-    left.world.submitter.logs(OWNER, UID, Logs(container="main", stream="x" * 8), pieces.append)
+    pieces = left.world.submitter.log(OWNER, UID, LogOptions(container="main"), lambda _: False)
     assert b"".join(pieces) == b"one\ntwo\n"
 
 
