@@ -11,7 +11,7 @@ from bridge import errors, names
 from bridge.config.nunet import NunetGroupSection, NunetSection
 from bridge.core.job_lifecycle import Event
 from bridge.logs import kv
-from bridge.pools.nunet import dialect, dms_logs, peers, pod_annotations, pod_request, statuses
+from bridge.pools.nunet import dialect, dms_logs, peers, pod_annotations, pod_request
 from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.dms_client import DmsClient
 from bridge.pools.nunet.peers import Peer, PeerList, Placed, Service
@@ -78,7 +78,7 @@ class NunetPool(PolledPool):
         self._dms, self._section, self._defaults = dms, section, defaults
         self._labels = {**section.labels, **group.labels}
         self._submit_timeout, self._interlink = context.config.pools.submit_timeout, context.interlink
-        self._states_by_word = {statuses.normal(word): state for word, state in section.statuses.items()}
+        self._states_by_word = {dialect.normal(word): state for word, state in section.statuses.items()}
         self._submissions = Submissions()
         self._unknown_words: set[str] = set()
         self._peers: PeerList | None = None
@@ -185,7 +185,7 @@ class NunetPool(PolledPool):
             raise
         submission.identify(job, requested_at)
         answer = JobAnswer(job=job, status="queued", message=f"submitted for {peer.short_name}")
-        status = statuses.job_status(pod, answer, job, {}, peer=peer.id, now=self._clock.time())
+        status = dialect.job_status(pod, answer, job, {}, peer=peer.id, now=self._clock.time())
         self.follows.record(status, requested_at)
         log.info("job submitted to the DMS", extra=kv(pool=self.name, job=job, peer=peer.id))
         return status
@@ -274,12 +274,12 @@ class NunetPool(PolledPool):
     def _status(self, pod: Pod, answer: JobAnswer, job: str, peer: str = "") -> JobStatus:
         uid = uid_of(pod)
         last_status = self.job(uid)
-        if statuses.state_of(answer.status, self._states_by_word) is None and answer.status not in self._unknown_words:
+        if dialect.state_of(answer.status, self._states_by_word) is None and answer.status not in self._unknown_words:
             self._unknown_words.add(answer.status)
-            log.warning(statuses.unknown(answer.status), extra=kv(pool=self.name, job=job))
+            log.warning(dialect.unknown(answer.status), extra=kv(pool=self.name, job=job))
         submission = self._submissions.get(uid)
         peer = peer or (submission.placed.peer if submission.placed else "")
-        status = statuses.job_status(
+        status = dialect.job_status(
             pod, answer, job, self._states_by_word, peer=peer, last_status=last_status, now=self._clock.time()
         )
         if status.phase == "ended":

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.pools.nunet import statuses
+from bridge.pools.nunet import dialect
 from bridge.pools.nunet.dialect import JobAnswer
 
 POD = {
@@ -13,7 +13,7 @@ POD = {
 
 def state(word, before=None, now=1_700_000_000.0, configured=None, **more):
     answer = JobAnswer(job="n-1", status=word, **more)
-    return statuses.job_status(POD, answer, "n-1", configured or {}, peer="QmP", last_status=before, now=now)
+    return dialect.job_status(POD, answer, "n-1", configured or {}, peer="QmP", last_status=before, now=now)
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ def state(word, before=None, now=1_700_000_000.0, configured=None, **more):
     ],
 )
 def test_words(word, meaning):
-    assert statuses.state_of(word, {}) == meaning
+    assert dialect.state_of(word, {}) == meaning
 
 
 def test_the_configuration_adds_and_replaces_words():
-    configured = {statuses.normal("Hiber_Nating"): "queued", "running": "failed"}
-    assert statuses.state_of("hiber-nating", configured) == "queued"
-    assert statuses.state_of("running", configured) == "failed"
+    configured = {dialect.normal("Hiber_Nating"): "queued", "running": "failed"}
+    assert dialect.state_of("hiber-nating", configured) == "queued"
+    assert dialect.state_of("running", configured) == "failed"
 
 
 def test_an_unknown_word_leaves_the_last_known_state():
