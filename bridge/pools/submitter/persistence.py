@@ -1,8 +1,8 @@
 """Persistence of pools: their last announcements and the jobs that they hold, across restarts of the hub.
 
 No decision depends on a store, and nothing waits for it. Data that this process has received from a site takes
-precedence over data from a store. A record is a message of the protocol as JSON, with a version and the time. It
-contains no secrets: scripts are not stored, and only a valid BuildConfig is, which has none.
+precedence over data from a store. A record is a message of the protocol as JSON, with a version. It contains no
+secrets: scripts are not stored, and only a valid BuildConfig is, which has none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -21,7 +21,6 @@ from bridge.logs import kv
 from bridge.pools.store.synchronizer import Key, KeyValueStore, StoreSynchronizer
 from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
 from bridge.protocol.model.identifiers import PoolName, Uid
-from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.nats.envelope import GarbledError, explain, pack, parse
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Message
 from bridge.script.buildconfig import BuildConfig
@@ -42,9 +41,6 @@ POOLS, JOBS = "pools", "jobs"
 MOST = 256 * 1024
 """Bytes of a record, at most."""
 Moment = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
-LONGEST = 1024
-"""Characters of a string, at most: strings come from the site."""
-Words = Annotated[str, Field(max_length=LONGEST)]
 
 
 class PoolRecord(Message):
@@ -57,15 +53,11 @@ class PoolRecord(Message):
 
 
 class JobRecord(Message):
-    """A job at a site. ``time``: when a hub first saw it there, in seconds since 1970."""
+    """A job at a site. Jobs are only counted, so that the node of a silent pool stays while it has any."""
 
     v: Literal[1] = 1
     pool: PoolName
     job: Uid
-    namespace: Words
-    name: Words
-    job_id: Words = ""
-    time: Moment
 
 
 def job_key(pool: str, job: str) -> str:
@@ -107,15 +99,6 @@ def _bounded(data: bytes) -> bytes:
     return data
 
 
-class StoredJob(NamedTuple):
-    """A job at a site. ``time``: when a hub first saw it there, in seconds since 1970."""
-
-    namespace: str
-    name: str
-    job_id: str
-    time: float
-
-
 @dataclass(slots=True)
 class _MarkedValues:
     """The values of a pool that were last marked for a write.
@@ -151,7 +134,7 @@ class PoolPersistence:
         self._began = clock.monotonic()
         self._lock = threading.RLock()
         self._marked: dict[str, _MarkedValues] = {}
-        self._jobs: dict[str, dict[str, StoredJob]] = {}
+        self._jobs: dict[str, set[str]] = {}
         self._too_large: set[str] = set()
         self._synchronizer = StoreSynchronizer(store, self, clock, leads, name, reachable)
         pools.subscribe(self._changed)
@@ -179,7 +162,7 @@ class PoolPersistence:
             elif not uid:
                 self._mark_pool(pool)
             elif pool.complete_at() is not None:
-                self._mark_job(name, uid, pool.job(uid))
+                self._mark_job(name, uid, exists=pool.job(uid) is not None)
 
     def _mark_pool(self, pool: SubmitterPool) -> None:
         marked = self._marked.setdefault(pool.name, _MarkedValues())
@@ -193,25 +176,15 @@ class PoolPersistence:
             marked.complete_at = complete_at
             jobs = pool.jobs()
             for uid in {*jobs, *self._jobs.get(pool.name, ())}:
-                self._mark_job(pool.name, uid, jobs.get(uid))
+                self._mark_job(pool.name, uid, exists=uid in jobs)
         if complete_at is not None:
             POOL_REMEMBERED.labels(pool.name).set(0)
 
-    def _mark_job(self, name: str, uid: str, status: JobStatus | None) -> None:
-        jobs = self._jobs.setdefault(name, {})
-        stored_job = jobs.get(uid)
-        if status is None:
-            if jobs.pop(uid, None) is None:
-                return
-        elif stored_job is not None:
-            if stored_job.job_id == status.job_id[:LONGEST]:
-                return
-            jobs[uid] = stored_job._replace(job_id=status.job_id[:LONGEST])
-        elif len(jobs) < MOST_JOBS:
-            namespace, pod, number = (t[:LONGEST] for t in (status.namespace, status.name, status.job_id))
-            jobs[uid] = StoredJob(namespace, pod, number, round(self._clock.time(), 3))
-        else:
+    def _mark_job(self, name: str, uid: str, *, exists: bool) -> None:
+        jobs = self._jobs.setdefault(name, set())
+        if exists == (uid in jobs) or (exists and len(jobs) >= MOST_JOBS):
             return
+        (jobs.add if exists else jobs.discard)(uid)
         self._synchronizer.mark(JOBS, job_key(name, uid))
 
     def _drop(self, name: str) -> None:
@@ -219,7 +192,7 @@ class PoolPersistence:
         if self._marked.pop(name, None) is not None:
             self._synchronizer.mark(POOLS, name)
             log.info("the records of a pool are deleted", extra=kv(pool=name, jobs=self.remembered(name)))
-        for uid in self._jobs.pop(name, {}):
+        for uid in self._jobs.pop(name, ()):
             self._synchronizer.mark(JOBS, job_key(name, uid))
         POOL_REMEMBERED.remove_by_labels({"pool": name})
 
@@ -287,9 +260,9 @@ class PoolPersistence:
             pool = self._pools.pools().get(record.pool)
             if pool is None or pool.complete_at() is not None:
                 return  # the pool does not exist, or its snapshot decides
-            jobs = self._jobs.setdefault(record.pool, {})
+            jobs = self._jobs.setdefault(record.pool, set())
             if len(jobs) < MOST_JOBS:
-                jobs.setdefault(record.job, StoredJob(record.namespace, record.name, record.job_id, record.time))
+                jobs.add(record.job)
 
     def _pool_record(self, name: str) -> PoolRecord | None:
         pool = self._pools.pools().get(name)
@@ -305,10 +278,7 @@ class PoolPersistence:
 
     def _job_record(self, key: str) -> JobRecord | None:
         name, _, uid = key.partition("/")
-        job = self._jobs.get(name, {}).get(uid)
-        if job is None:
-            return None
-        return JobRecord(pool=name, job=uid, namespace=job.namespace, name=job.name, job_id=job.job_id, time=job.time)
+        return JobRecord(pool=name, job=uid) if uid in self._jobs.get(name, ()) else None
 
 
 def _lasting_values(announce: Announce) -> tuple[object, ...]:

@@ -42,7 +42,7 @@ def pool_record(time: float, **changes: Any) -> bytes:
 
 
 def job_record(job: str, pool: str = "alpha") -> bytes:
-    return write(JobRecord(pool=pool, job=job, namespace="ns", name=f"pod-{job}", time=5.0))
+    return write(JobRecord(pool=pool, job=job))
 
 
 class Hub:
@@ -163,16 +163,14 @@ def test_the_life_of_a_job() -> None:
     hub.hello()
     hub.pool.send("u1", JobSubmission(namespace="ns", name="pod-u1", script="export TOKEN=hunter2"))
     hub.turn()
-    kept = {"v": 1, "pool": "alpha", "job": "u1", "namespace": "ns", "name": "pod-u1", "job_id": ""}
-    assert hub.stored("jobs")["alpha/u1"] == {**kept, "time": hub.clock.now}
+    assert hub.stored("jobs")["alpha/u1"] == {"v": 1, "pool": "alpha", "job": "u1"}
     writes = hub.store.asked.count("put")
     running = status("u1", phase="running", job_id="77")
     for number in (1, 2, 3):
         event = Event(pool="alpha", submitter="s", sequence=number, status=running)
         hub.link.publish(SUBJECTS.event, pack(event))
         hub.turn()
-    assert hub.stored("jobs")["alpha/u1"]["job_id"] == "77"
-    assert hub.store.asked.count("put") == writes + 1
+    assert hub.store.asked.count("put") == writes
     assert hub.persistence.remembered("alpha") == 1
     hub.pool.cancel(pod("u1"), 0, forget=True)
     hub.turn()
@@ -248,7 +246,6 @@ def test_a_site_that_makes_up_jobs_fills_no_store(monkeypatch: pytest.MonkeyPatc
     hub.hello()
     hub.turn()
     assert hub.persistence.remembered("alpha") == 10
-    assert all(len(json.dumps(record)) < 4000 for record in hub.stored("jobs").values())
     writes = hub.store.asked.count("put")
     hub.clock.advance(61)
     hub.work()
