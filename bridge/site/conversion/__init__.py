@@ -1,1 +1,0 @@
-"""The configurations of other plugins as ``site.toml``."""
