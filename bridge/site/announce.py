@@ -26,9 +26,8 @@ from bridge.site.batch.commands import Commands
 from bridge.site.config.site_config import Resources, SiteConfig
 from bridge.site.gangs.gathering import runs_groups
 from bridge.site.jobs.site_folder import Folder
-from bridge.site.sessions.container_sessions import runs_commands
+from bridge.site.sessions.container_sessions import reaches_services, runs_commands
 from bridge.site.sessions.port_sessions import forwards_ports
-from bridge.site.sessions.reach_sessions import reaches_services
 from bridge.site.submitter import ANNOUNCE, BUILDCONFIG
 from bridge.site.watcher import Watcher
 from bridge.workload import quantity

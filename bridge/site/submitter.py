@@ -36,7 +36,7 @@ from bridge.site.jobs.job_record import Cancellation, JobRecord, Meta
 from bridge.site.jobs.ownership import OwnedJobs, adopted, request_end
 from bridge.site.jobs.site_folder import Folder
 from bridge.site.logs.log_reader import read_log, send_log
-from bridge.site.sessions import container_sessions, reach_sessions
+from bridge.site.sessions import container_sessions
 from bridge.site.sessions.port_sessions import PortSessions
 from bridge.site.watcher import SEQUENCE, Watcher
 from bridge.telemetry import tracing
@@ -326,7 +326,7 @@ class Submitter:
     def reach(self, owner: str, job: str, _body: messages.Reach) -> Callable[[TwoWay], None]:
         """Return the function that passes on the connections of a running job to Services."""
         job_folder, record = self._owned.existing(job, owner)
-        return reach_sessions.open_session(job_folder, record, self._batch, self._config())
+        return container_sessions.open_reach(job_folder, record, self._batch, self._config())
 
     def logs(self, owner: str, job: str, body: messages.Logs) -> Callable[[TwoWay], None]:
         """Return the function that sends a log in pieces: see :func:`bridge.site.logs.log_reader.read_log`."""

@@ -1,4 +1,4 @@
-"""Which commands run in which containers: what must hold, and the words that start them."""
+"""Commands in containers, and the streams of pods to Services: what must hold, and the words that start them."""
 
 from __future__ import annotations
 
@@ -86,6 +86,42 @@ def open_session(
                 with contextlib.suppress(OSError):
                     atomic_files.write(Below(str(job_folder.path), f"{code_file}.over"), b"")
             raise
+
+    return run
+
+
+def reaches_services(batch: BatchSystem, config: SiteConfig) -> bool:
+    """Return whether pods at the site may reach Services."""
+    return config.limits.allow_reach and batch.enters
+
+
+def open_reach(
+    job_folder: JobFolder, record: JobRecord, batch: BatchSystem, config: SiteConfig
+) -> Callable[[TwoWay], None]:
+    """Return the function that serves a pod's stream to Services. Raises SiteRefusedError if this is not possible."""
+    if not config.limits.allow_reach:
+        raise _refused("pods at this site reach no Services (limits.allow_reach is false)", "ReachNotAllowed")
+    require_entrance(batch, record)
+    if record.final or not (record.pod or {}).get("host"):
+        raise _refused("the script of the job is not running", "NotRunning")
+    entrance = entrance_of(job_folder, record, batch, tty=False)
+    words = [*entrance.words, "bash", str(job_folder.path / "job.sh"), "reach"]
+
+    def is_over() -> bool:
+        current_record = job_folder.read()
+        return current_record is None or current_record.final
+
+    def run(stream: TwoWay) -> None:
+        command_process.run(
+            words,
+            str(job_folder.path),
+            entrance.environment,
+            stream,
+            stdin=True,
+            tty=False,
+            is_over=is_over,
+            exit_code=lambda code: code,
+        )
 
     return run
 
