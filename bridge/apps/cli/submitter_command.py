@@ -104,7 +104,7 @@ def convert_config(file: Path, pool: str) -> None:
     output, and warnings on standard error, name what could not be converted.
     """
     from bridge.errors import ConfigError
-    from bridge.site.conversion.conversion_text import convert
+    from bridge.site.plugin_configs import convert
 
     try:
         text = file.read_text()

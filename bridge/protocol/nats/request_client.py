@@ -197,31 +197,33 @@ class PoolClient:
 
     def logs(self, job: str, options: LogOptions) -> NatsLog:
         """Request a log. The caller must close it."""
-        name = secrets.token_hex(16)
-        stream = SessionStream(self._link, self._subjects, name, self._clock, self._streams, LOG)
-        return NatsLog(self._opened(stream, LOGS, job, messages.Logs.of(options, name)))
+        return NatsLog(self._open(SessionStream, LOGS, job, lambda name: messages.Logs.of(options, name), LOG))
 
     def open_session(self, job: str, options: CommandOptions) -> NatsSession:
         """Run a command in a container. The caller must close the session."""
-        name = secrets.token_hex(16)
-        session = NatsSession(self._link, self._subjects, name, self._clock, self._streams)
-        return self._opened(session, EXEC, job, messages.Exec.of(options, name))
+        return self._open(NatsSession, EXEC, job, lambda name: messages.Exec.of(options, name))
 
     def connect(self, job: str, port: int) -> NatsConnection:
         """Connect to a port of a pod. The caller must close the connection."""
-        name = secrets.token_hex(16)
-        connection = NatsConnection(self._link, self._subjects, name, self._clock, self._streams)
-        return self._opened(connection, CONNECT, job, messages.Connect(port=port, stream=name))
+        return self._open(NatsConnection, CONNECT, job, lambda name: messages.Connect(port=port, stream=name))
 
     def reach(self, job: str) -> NatsSession:
         """Open the stream of a pod's connections to Services. The caller must close it."""
-        name = secrets.token_hex(16)
-        session = NatsSession(self._link, self._subjects, name, self._clock, self._streams)
-        return self._opened(session, REACH, job, messages.Reach(stream=name))
+        return self._open(NatsSession, REACH, job, lambda name: messages.Reach(stream=name))
 
-    def _opened(self, stream: S, kind: RequestKind[B, messages.Empty], job: str, body: B) -> S:
+    def _open(
+        self,
+        make: type[S],
+        kind: RequestKind[B, messages.Empty],
+        job: str,
+        body: Callable[[str], B],
+        window: Window = SESSION,
+    ) -> S:
+        """Make a stream with a new name, and send the request for it; ``body`` returns its body."""
+        name = secrets.token_hex(16)
+        stream = make(self._link, self._subjects, name, self._clock, self._streams, window)
         try:
-            self.call(kind, job, body)
+            self.call(kind, job, body(name))
         except BaseException:
             stream.close()
             raise

@@ -13,8 +13,7 @@ from bridge.apps.cli.main import cli
 from bridge.errors import ConfigError
 from bridge.site.config.sample import documented
 from bridge.site.config.site_config import parse, validated
-from bridge.site.conversion.build_conf import STEPS, convert
-from bridge.site.conversion.conversion_text import is_toml
+from bridge.site.plugin_configs import STEPS, convert_build_conf, is_toml
 
 # every section of BuildConfig.py, and a key of each kind
 WHOLE = """\
@@ -77,7 +76,7 @@ tap_mtu = 1280
 
 
 def test_each_key_arrives_or_is_named() -> None:
-    values, warnings = convert(WHOLE, "build.conf", "cineca")
+    values, warnings = convert_build_conf(WHOLE, "build.conf", "cineca")
     config = validated(values, "x")
     assert parse(documented(values, warnings)) == config
     assert (config.pool, config.header) == ("cineca", "module load x")
@@ -132,7 +131,7 @@ def test_each_key_arrives_or_is_named() -> None:
 )
 def test_what_is_wrong_is_named(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=r"build\.conf") as wrong:
-        convert(text, "build.conf", "p")
+        convert_build_conf(text, "build.conf", "p")
     assert words in str(wrong.value)
 
 
@@ -160,7 +159,7 @@ def test_any_keys_are_converted_or_named(data: dict[str, dict[str, object]]) -> 
         ]
     text = "\n".join(lines)
     try:
-        _, warnings = convert(text, "build.conf", "p")
+        _, warnings = convert_build_conf(text, "build.conf", "p")
     except ConfigError as error:
         assert str(error).startswith("build.conf: ")
     else:
