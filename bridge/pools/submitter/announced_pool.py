@@ -20,31 +20,6 @@ log = logging.getLogger(__name__)
 _MOST_FOLDERS = 16
 
 
-class ReceivedAnnouncements:
-    """The announcements of one pool. A caller that changes them holds the lock of the pool; others read without it."""
-
-    def __init__(self) -> None:
-        self.folder: str | None = None
-        """Id of the folder that holds the pool's jobs: of the first announcement, until another one is set."""
-        self.by_folder: Mapping[str, tuple[Announce, float]] = {}
-        """The last announcement for each folder id, and the monotonic time at which it arrived."""
-
-    @property
-    def last(self) -> tuple[Announce, float] | None:
-        """The last announcement of the pool's folder, and the time at which it arrived."""
-        return self.by_folder.get(self.folder or "")
-
-    def add(self, announce: Announce, received_at: float) -> None:
-        """Replace the announcement of its folder."""
-        if self.folder is None:
-            self.folder = announce.folder
-        others = {folder: value for folder, value in self.by_folder.items() if folder != announce.folder}
-        if len(others) >= _MOST_FOLDERS:
-            del others[next(folder for folder in others if folder != self.folder)]
-        # a new dict: other threads read it without the lock
-        self.by_folder = {**others, announce.folder: (announce, received_at)}
-
-
 class ReceivedBuildConfigs:
     """The last two BuildConfigs of one pool, by digest. The caller holds the lock of the pool."""
 
@@ -96,25 +71,40 @@ class ReceivedBuildConfigs:
 
 
 class AnnouncedPool:
-    """The part of a pool that follows from its announcements and BuildConfigs alone."""
+    """The part of a pool that follows from its announcements and BuildConfigs alone.
+
+    A caller that changes them holds the lock of the pool; others read the announcements without it.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._announcements = ReceivedAnnouncements()
+        self._folder: str | None = None
+        """Id of the folder that holds the pool's jobs: of the first announcement, until another one is set."""
+        self._by_folder: Mapping[str, tuple[Announce, float]] = {}
         self._configs = ReceivedBuildConfigs(name)
+
+    def _add_announcement(self, announce: Announce, received_at: float) -> None:
+        """Replace the announcement of its folder."""
+        if self._folder is None:
+            self._folder = announce.folder
+        others = {folder: value for folder, value in self._by_folder.items() if folder != announce.folder}
+        if len(others) >= _MOST_FOLDERS:
+            del others[next(folder for folder in others if folder != self._folder)]
+        # a new dict: other threads read it without the lock
+        self._by_folder = {**others, announce.folder: (announce, received_at)}
 
     @property
     def folder(self) -> str:
         """Id of the site's folder that holds the pool's jobs; empty before the first announcement."""
-        return self._announcements.folder or ""
+        return self._folder or ""
 
     def announcements(self) -> Mapping[str, tuple[Announce, float]]:
         """Return the last announcement for each folder id, and the monotonic time at which it arrived."""
-        return self._announcements.by_folder
+        return self._by_folder
 
     def announced(self) -> tuple[Announce, float] | None:
         """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""
-        return self._announcements.last
+        return self._by_folder.get(self.folder)
 
     @property
     def announcement(self) -> Announce | None:

@@ -86,11 +86,11 @@ class SubmitterPool(AnnouncedPool):
     def choose(self, folder: str) -> None:
         """Use the jobs of this folder from now on, and discard the state of any other folder."""
         with self._lock:
-            if folder == (before := self._announcements.folder):
+            if folder == (before := self._folder):
                 return
             if before is not None:
                 log.warning("the folder of the pool has changed", extra=kv(pool=self.name, before=before, now=folder))
-            self._announcements.folder, self._view = folder, JobView()
+            self._folder, self._view = folder, JobView()
             self._schedule.want_snapshot()
         self._notify("")
 
@@ -124,7 +124,7 @@ class SubmitterPool(AnnouncedPool):
 
     def send(self, job: str, job_submission: JobSubmission) -> JobStatus:
         """Submit a job whose script is complete."""
-        announce, folder = self.announcement, self._announcements.folder
+        announce, folder = self.announcement, self._folder
         library = announce.library if announce else ""
         status = site_requests.submit(self._client, job, job_submission, library, self._submit_timeout)
         with self._lock:
@@ -136,7 +136,7 @@ class SubmitterPool(AnnouncedPool):
 
     def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
         """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it."""
-        job, folder = pod["metadata"]["uid"], self._announcements.folder
+        job, folder = pod["metadata"]["uid"], self._folder
         status = self._client.call(CANCEL, job, CancelMessage(grace=grace, forget=forget)).status
         if status is None:
             # no event is newer than this answer: the site refuses later submissions of the job
@@ -148,7 +148,7 @@ class SubmitterPool(AnnouncedPool):
         return self._request_status(STATUS, pod, Empty())
 
     def _request_status(self, kind: RequestKind[B, Status], pod: Pod, body: B) -> JobStatus | None:
-        job, requested_at, folder = pod["metadata"]["uid"], self._clock.monotonic(), self._announcements.folder
+        job, requested_at, folder = pod["metadata"]["uid"], self._clock.monotonic(), self._folder
         status = self._client.call(kind, job, body).status
         if status is None:
             self._apply_absence(job, requested_at, folder)
@@ -238,9 +238,9 @@ class SubmitterPool(AnnouncedPool):
 
     def _on_announce(self, announce: Announce) -> None:
         with self._lock:
-            self._announcements.add(announce, self._clock.monotonic())
+            self._add_announcement(announce, self._clock.monotonic())
             # a wrong, empty folder looks like a new site: its submitter cannot detect the error, so the hub does
-            if announce.folder != self._announcements.folder:
+            if announce.folder != self._folder:
                 return
             if self._view.announced(announce.submitter, announce.sequences.get(self._owner, 0)):
                 self._schedule.want_snapshot()
@@ -254,8 +254,8 @@ class SubmitterPool(AnnouncedPool):
     def recall(self, announce: Announce, received_at: float, buildconfig: BuildConfigMessage | None) -> None:
         """Apply stored values from the monotonic time ``received_at``, unless this process received newer ones."""
         with self._lock:
-            if announce.folder not in self._announcements.by_folder:
-                self._announcements.add(announce, received_at)
+            if announce.folder not in self._by_folder:
+                self._add_announcement(announce, received_at)
             announced = self.announced()
             has_config = announced is None or announced[0].digest in self._configs
         if buildconfig is not None and announced and not has_config and buildconfig.digest == announced[0].digest:
@@ -265,7 +265,7 @@ class SubmitterPool(AnnouncedPool):
 
     def _on_event(self, event: Event) -> None:
         with self._lock:
-            if event.folder != self._announcements.folder:
+            if event.folder != self._folder:
                 return
             changed, missed = self._view.event(event, self._clock.monotonic())
             self._schedule.is_snapshot_wanted |= missed
@@ -311,7 +311,7 @@ class SubmitterPool(AnnouncedPool):
     def _snapshot(self) -> None:
         with self._lock:
             # reset before the request: a gap of events that is found meanwhile causes another snapshot
-            self._schedule.is_snapshot_wanted, folder = False, self._announcements.folder
+            self._schedule.is_snapshot_wanted, folder = False, self._folder
         began = self._schedule.snapshot_at = self._clock.monotonic()
         try:
             parts = site_requests.request_snapshot(self.name, self._owner, self._client, self._clock)
@@ -329,8 +329,8 @@ class SubmitterPool(AnnouncedPool):
     # --- internal -----------------------------------------------------------------------------------------------------
     def _check(self, folder: str | None) -> None:
         """Refuse an answer if its request was sent before the folder changed."""
-        if folder != self._announcements.folder:
-            change = f"from {folder} to {self._announcements.folder} since the request"
+        if folder != self._folder:
+            change = f"from {folder} to {self._folder} since the request"
             raise SiteUnknownOutcomeError(f"pool {self.name}: its folder has changed {change}")
 
     def _apply_absence(self, job: str, requested_at: float, folder: str | None) -> None:
