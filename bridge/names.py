@@ -106,7 +106,6 @@ REACH_ALLOWED = "bridge.vk.io/reach-allowed"
 """Annotation on a virtual node: ``true`` if its pods may reach Services, else ``false``."""
 RACE_ALLOWED = "bridge.vk.io/race"
 """Annotation of a virtual node: ``true`` if its site lets pods race."""
-GANG_RACE_ALLOWED = "bridge.vk.io/gang-race"
 """Annotation of a virtual node: ``true`` if its site lets groups of pods race."""
 SHAPES_IN_JOB = "bridge.vk.io/shapes-in-job"
 """Annotation of a pod of a group whose pods request different resources, beside its place: the shapes of the pods by

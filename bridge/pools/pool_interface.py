@@ -63,9 +63,6 @@ class HoldsJobs(Protocol):
     def allows_race(self) -> bool | None:
         """Return whether the site accepts such jobs; ``None`` if it is not known yet. Sends no request."""
 
-    def allows_gang_race(self) -> bool | None:
-        """Return whether the job of a group can wait, too; ``None`` if it is not known yet. Sends no request."""
-
     def offer(self, pod: Pod, objects: Objects, wait: float) -> JobStatus:
         """Submit a job as :meth:`Pool.submit`, whose script waits for its grant, for ``wait`` seconds at most.
 

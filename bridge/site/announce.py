@@ -158,7 +158,6 @@ class Announcer:
             library=library.digest(runtimes.of(built).library),
             leaving=leaving,
             gangs=gangs,
-            gang_grants=gangs,
             heterogeneous_gangs=gangs and self._batch.heterogeneous and not self._heterogeneous_problem,
             commands=runs_commands(self._batch, config),
             usage=True,

@@ -50,8 +50,6 @@ class PoolStatus:
     """What a group may request there (:attr:`bridge.pools.pool_interface.Pool.flavor_limits`)."""
     reaches: bool = False
     """Whether the pods may reach Services."""
-    gang_races: bool | None = None
-    """Whether it accepts places of groups that race; ``None`` as for ``races``."""
     expected_wait: float = 0.0
     """Seconds that a job probably waits at the site."""
 
@@ -175,8 +173,7 @@ def status(
 def node_annotations(state: PoolStatus, valid: ValidAnnouncement) -> dict[str, str | None]:
     """Return podbridge's annotations of the node; ``None``: it has none with this name."""
     folder = {names.SITE_FOLDER: state.folder} if state.folder else {}
-    allowed = {names.RACE_ALLOWED: state.races, names.GANG_RACE_ALLOWED: state.gang_races}
-    races = {name: _flag(value) for name, value in allowed.items() if value is not None}
+    races = {} if state.races is None else {names.RACE_ALLOWED: _flag(state.races)}
     gangs = {
         names.GANGS_ALLOWED: _flag(state.gangs),
         names.HETEROGENEOUS_GANGS_ALLOWED: _flag(state.heterogeneous_gangs),

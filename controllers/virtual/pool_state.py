@@ -184,10 +184,8 @@ def pool_status(record: PoolState, *, remembered: int, may_reach: bool, clock: C
         loop.heard = (heard, rfc3339(clock.time() - (clock.monotonic() - heard)))
         loop.expected_wait = expected_wait(pool, clock.time())
     races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
-    gang_races: bool | None = None
     if record.racers is not None:
-        holds = pool.holds
-        races, gang_races = (holds.allows_race(), holds.allows_gang_race()) if holds is not None else (False, False)
+        races = pool.holds.allows_race() if pool.holds is not None else False
     return replace(
         status,
         announce=announce,
@@ -199,7 +197,6 @@ def pool_status(record: PoolState, *, remembered: int, may_reach: bool, clock: C
         heterogeneous_gangs=pool.heterogeneous_gangs,
         flavor_limits=pool.flavor_limits,
         reaches=pool.reaches is not None and may_reach,
-        gang_races=gang_races,
         expected_wait=loop.expected_wait,
     )
 

@@ -65,8 +65,8 @@ class RaceActor:
         if not pool.ready().ok:
             return
         try:
-            holds, is_gang = pool.holds, remote_gangs.place_of(pod) is not None
-            if holds is None or not (holds.allows_gang_race() if is_gang else holds.allows_race()):
+            holds = pool.holds
+            if holds is None or not holds.allows_race():
                 raise SiteRefusedError("the site allows no race", reason="RaceNotAllowed")
             prepared_pod = pool.prepare(pod)
             objects, refresh_in = self._reader.read(prepared_pod, pool.name)

@@ -111,7 +111,6 @@ OWN_NAMES = (
     (names.GRANT, "pod annotation", "`<pool>/<ticket>`: the place that won"),
     (names.PLACE_IN_JOB, "pod annotation", "`<gang>/<rank>/<size>`: its place in its group's job at a pool"),
     (names.RACE_ALLOWED, "virtual node annotation", "`true` if its site lets pods race"),
-    (names.GANG_RACE_ALLOWED, "virtual node annotation", "`true` if its site lets groups race"),
     (names.SHAPES_IN_JOB, "pod annotation", "the shapes by rank, if they differ: `1x<digest>,4x<digest>`"),
     (names.GANGS_ALLOWED, "virtual node annotation", "`true` if its site runs groups"),
     (

@@ -31,7 +31,6 @@ DIFFERENT_SETTINGS = (
 )
 DIFFERENT_MPI = "the pods of a group name different ways of MPI"
 NO_RACE = "the site allows no race"
-NO_GANG_RACE = "the site's version lets no group race"
 NO_SLURM = "no Slurm is configured"
 NO_PLACE_LEFT = "no place left"
 
@@ -82,8 +81,8 @@ def of_pool(view: PlaceView, name: str, shape: Shape, occupancy: PlannedOccupanc
     """Return one pool as a place."""
     pool = view.pools[name]
     problem = (_no_gang(pool, name, shape) if shape.size > 1 else "") or shape.refusal(name)
-    if not problem and race and not (pool.gang_races if shape.size > 1 else pool.races):
-        problem = NO_RACE if not pool.races else NO_GANG_RACE
+    if not problem and race and not pool.races:
+        problem = NO_RACE
     return Candidate(name, problem, pool.problem, "" if problem else shape.full(name, occupancy))
 
 

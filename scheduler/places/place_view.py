@@ -33,9 +33,9 @@ Policy = Literal["order", "least-loaded", "weight", "soonest"]
 class PoolView:
     """A pool: its virtual node, and the reason why it takes no pods now (empty: it takes pods).
 
-    ``races``: its site accepts places of pods that race, ``gang_races``: also of groups. ``gangs``: its site runs the
-    pods of a group as one job, ``heterogeneous``: also if they request different resources. ``wait``: seconds that a
-    job probably waits there. ``reaches``: its pods may reach Services. ``sizing``: its flavors, if any has limits.
+    ``races``: its site accepts places of pods that race. ``gangs``: its site runs the pods of a group as one job,
+    ``heterogeneous``: also if they request different resources. ``wait``: seconds that a job probably waits there.
+    ``reaches``: its pods may reach Services. ``sizing``: its flavors, if any has limits.
     """
 
     node: NodeView
@@ -43,7 +43,6 @@ class PoolView:
     races: bool = False
     gangs: bool = False
     wait: float = 0.0
-    gang_races: bool = False
     heterogeneous: bool = False
     reaches: bool = False
     sizing: BuildSettings | None = None
@@ -61,7 +60,6 @@ def pool_view(node: Mapping[str, Any], view: NodeView) -> PoolView:
         races=annotations.get(names.RACE_ALLOWED) == "true",
         gangs=annotations.get(names.GANGS_ALLOWED) == "true",
         wait=float(text) if text.isascii() and text.isdigit() else 0.0,
-        gang_races=annotations.get(names.GANG_RACE_ALLOWED) == "true",
         reaches=annotations.get(names.REACH_ALLOWED) == "true",
         heterogeneous=annotations.get(names.HETEROGENEOUS_GANGS_ALLOWED) == "true",
         sizing=flavor_limits.parse(annotations.get(names.FLAVOR_LIMITS, "")),

@@ -90,7 +90,7 @@ class _CheckedUnchangedPods(UnchangedPods):
         return changed
 
 
-_ALLOWED = (names.RACE_ALLOWED, names.GANGS_ALLOWED, names.GANG_RACE_ALLOWED, names.HETEROGENEOUS_GANGS_ALLOWED)
+_ALLOWED = (names.RACE_ALLOWED, names.GANGS_ALLOWED, names.HETEROGENEOUS_GANGS_ALLOWED)
 
 
 def virtual_node(name: str) -> Object:

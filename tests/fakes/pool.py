@@ -116,9 +116,6 @@ class FakePool:
     def allows_race(self) -> bool:
         return self.config is not None and self.config.limits.allow_race
 
-    def allows_gang_race(self) -> bool:
-        return self.allows_race() and self.gangs
-
     def withdraw(self, pod: Pod) -> JobStatus | None:
         job = uid_of(pod)
         with self._lock:

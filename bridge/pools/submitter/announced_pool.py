@@ -149,11 +149,6 @@ class AnnouncedPool:
         config = self.buildconfig()
         return None if config is None else config.limits.allow_race
 
-    def allows_gang_race(self) -> bool | None:
-        """Return whether the site accepts jobs of groups that wait for a grant; ``None`` without a BuildConfig."""
-        announce = self.announcement
-        return self.allows_race() and self.gangs and announce is not None and announce.gang_grants
-
     def usable_config(self) -> BuildConfig:
         """Return the announced BuildConfig; raises SiteDownError without a valid one."""
         config = self.buildconfig()

@@ -50,7 +50,6 @@ class Announcement(Value):
     leaving: bool = False
     gangs: bool = Field(False, description="Whether the batch system runs a group of pods as one job.")
     heterogeneous_gangs: bool = Field(False, description="Whether the pods of a group may request different resources.")
-    gang_grants: bool = Field(False, description="Whether the job of a group can wait for its grant.")
     commands: bool = Field(False, description="Whether commands run in the containers of running jobs.")
     usage: bool = Field(False, description="Whether the site measures the CPU time and memory of containers.")
     reach: bool = Field(False, description="Whether pods may reach Services of their cluster.")

@@ -263,9 +263,6 @@ class SitePool:
     def allows_race(self) -> bool:
         return True
 
-    def allows_gang_race(self) -> bool:
-        return True
-
     def prepare(self, pod: Any) -> Any:
         return pod
 

@@ -17,8 +17,8 @@ from tests.unit.scheduler import test_gang_places
 from tests.unit.scheduler.test_gang_places import SIZE, decide, placed, said
 
 
-def pool(name: str, cpu: str = "8", problem: str = "", gang_races: bool = True) -> PoolView:
-    return replace(test_gang_places.pool(name, cpu, problem), races=True, gang_races=gang_races)
+def pool(name: str, cpu: str = "8", problem: str = "", races: bool = True) -> PoolView:
+    return replace(test_gang_places.pool(name, cpu, problem), races=races)
 
 
 def member(
@@ -66,8 +66,7 @@ def test_after_a_crash_between_two_members_the_others_get_the_same_job() -> None
 def test_a_changed_place_is_recorded_for_all_members_in_the_same_job() -> None:
     found = race(offered(), pool("a"), pool("b", problem="not ready: x"), pool("c"), pool("d"))
     assert given(found) == {}, "the pods select only a and b, and keep a silent place"
-    older = pool("b", gang_races=False)
-    found = race(offered(), pool("a"), older)
+    found = race(offered(), pool("a"), pool("b", races=False))
     assert given(found) == {f"u{slot}": ("a", f"g/{slot}/{SIZE}") for slot in range(SIZE)}
 
 
@@ -138,14 +137,14 @@ def test_a_group_does_not_race_unless_all_members_request_it() -> None:
 
 
 def test_one_possible_place_is_no_race() -> None:
-    found = race([member(slot) for slot in range(SIZE)], pool("a"), pool("b", gang_races=False))
+    found = race([member(slot) for slot in range(SIZE)], pool("a"), pool("b", races=False))
     assert placed(found) == {f"u{slot}": ("a", f"new/{slot}/{SIZE}") for slot in range(SIZE)}
 
 
-def test_a_site_of_an_older_version_gets_no_place() -> None:
+def test_a_site_that_allows_no_race_gets_no_place() -> None:
     some = [member(slot, pools="a,b,c") for slot in range(SIZE)]
-    (action,) = race(some, pool("a"), pool("b", gang_races=False), pool("c"))
-    assert (action.places, action.why) == (("a", "c"), f"queued at a, c; not b ({candidates.NO_GANG_RACE})")
+    (action,) = race(some, pool("a"), pool("b", races=False), pool("c"))
+    assert (action.places, action.why) == (("a", "c"), f"queued at a, c; not b ({candidates.NO_RACE})")
 
 
 def test_a_member_of_a_group_has_a_place_only_with_its_place_in_the_job() -> None:

@@ -215,8 +215,7 @@ class Places(HubMachine):
         self.set_pool(name, ready, races=races)
 
     def set_pool(self, name: str, ready: bool, *, races: bool = True) -> None:
-        flags = (names.RACE_ALLOWED, names.GANG_RACE_ALLOWED)
-        self.set_ready(name, ready, **dict.fromkeys(flags, str(races).lower()))
+        self.set_ready(name, ready, **{names.RACE_ALLOWED: str(races).lower()})
 
     @rule(name=st.sampled_from([*POOLS, *SLURM]), cordoned=st.booleans())
     def cordon(self, name: str, cordoned: bool) -> None:

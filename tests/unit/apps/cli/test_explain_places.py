@@ -45,7 +45,7 @@ POOLS = [
     pool("silent", ready="False"),
     pool("tiny", "1"),
     pool("gangs", "32", **{names.GANGS_ALLOWED: "true"}),
-    pool("races", "32", **{names.GANGS_ALLOWED: "true", names.GANG_RACE_ALLOWED: "true"}, **RACE),
+    pool("races", "32", **{names.GANGS_ALLOWED: "true"}, **RACE),
     pool("mixed", "32", **{names.GANGS_ALLOWED: "true", names.HETEROGENEOUS_GANGS_ALLOWED: "true"}),
 ]
 LOCAL = builders.node("n1", allocatable={"cpu": "8", "memory": "8Gi", "pods": "9"}, ready="True")

@@ -33,7 +33,6 @@ LATER = {
     "place": None,
     "array": None,
     "gangs": False,
-    "gang_grants": False,
     "heterogeneous_gangs": False,
     "commands": False,
     "usage": False,

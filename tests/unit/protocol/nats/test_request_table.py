@@ -37,7 +37,6 @@ LATER = (
     ',"place":null',
     ',"array":null',
     ',"gangs":false',
-    ',"gang_grants":false',
     ',"heterogeneous_gangs":false',
     ',"commands":false',
     ',"usage":false',
