@@ -160,7 +160,6 @@ class Announcer:
             gangs=gangs,
             heterogeneous_gangs=gangs and self._batch.heterogeneous and not self._heterogeneous_problem,
             commands=runs_commands(self._batch, config),
-            usage=True,
             ports=forwards_ports(self._batch, config),
             reach=reaches_services(self._batch, config),
         )

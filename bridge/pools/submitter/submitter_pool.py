@@ -181,12 +181,8 @@ class SubmitterPool(AnnouncedPool):
     def _open_session(self, pod: Pod, options: CommandOptions) -> Session:
         return self._client.open_session(pod["metadata"]["uid"], options)
 
-    @property
-    def usage(self) -> Callable[[Sequence[str]], list[JobUsage]] | None:
-        """Returns what the site has measured of jobs, if it has announced that it does."""
-        return self._request_usage if (announce := self.announcement) and announce.usage else None
-
-    def _request_usage(self, jobs: Sequence[str]) -> list[JobUsage]:
+    def usage(self, jobs: Sequence[str]) -> list[JobUsage]:
+        """Return what the site has measured of jobs, by their UIDs."""
         portions = [jobs[at : at + MOST_USAGES] for at in range(0, len(jobs), MOST_USAGES)]
         answers = [self._client.call(USAGE, "", UsageRequest(jobs=list(portion))) for portion in portions]
         return [usage for answer in answers for usage in answer.jobs]

@@ -51,7 +51,6 @@ class Announcement(Value):
     gangs: bool = Field(False, description="Whether the batch system runs a group of pods as one job.")
     heterogeneous_gangs: bool = Field(False, description="Whether the pods of a group may request different resources.")
     commands: bool = Field(False, description="Whether commands run in the containers of running jobs.")
-    usage: bool = Field(False, description="Whether the site measures the CPU time and memory of containers.")
     reach: bool = Field(False, description="Whether pods may reach Services of their cluster.")
     ports: bool = Field(False, description="Whether the site connects to ports of running jobs.")
 

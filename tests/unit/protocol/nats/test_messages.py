@@ -35,7 +35,6 @@ LATER = {
     "gangs": False,
     "heterogeneous_gangs": False,
     "commands": False,
-    "usage": False,
     "ports": False,
     "reach": False,
     "gang": "",

@@ -39,7 +39,6 @@ LATER = (
     ',"gangs":false',
     ',"heterogeneous_gangs":false',
     ',"commands":false',
-    ',"usage":false',
     ',"ports":false',
     ',"reach":false',
     ',"gang":""',
