@@ -275,7 +275,7 @@ class PluginClient:
         and the caller must be able to close the log until then.
         """
         body = messages.as_json(sent_options(pod, options, self._clock.time()))
-        exchange = self._transport.exchange(None if options.follow else self._section.timeout)
+        exchange = Exchange(self._clock, None if options.follow else self._section.timeout)
         pieces = LogPieces(lambda: self._open_log(body, exchange), exchange, options.limit_bytes)
         if not options.follow:
             pieces.open()

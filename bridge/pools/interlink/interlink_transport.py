@@ -169,17 +169,13 @@ class PluginTransport:
         Raises SiteDownError if the request was not sent or only reads, SiteUnknownOutcomeError if it may have been
         carried out.
         """
-        exchange = self.exchange(self._section.timeout if timeout is None else timeout)
+        exchange = Exchange(self._clock, self._section.timeout if timeout is None else timeout)
         with self.open(method, path, body, exchange, operation=operation, writes=writes) as response:
             try:
                 content = self._read(response, largest)
             except (requests.RequestException, OSError) as error:
                 raise self._no_answer(f"{method} {path}", error, writes) from error
             return Answer(f"{method} {path}", response.status_code, response.headers, content)
-
-    def exchange(self, limit: float | None) -> Exchange:
-        """Return an exchange that begins now. ``limit``: seconds until the end of the answer; ``None``: no limit."""
-        return Exchange(self._clock, limit)
 
     def open(
         self, method: str, path: str, body: Any, exchange: Exchange, *, operation: str, writes: bool = False

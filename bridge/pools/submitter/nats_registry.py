@@ -12,7 +12,6 @@ from bridge.errors import SiteError
 from bridge.logs import kv
 from bridge.pools.registry import PoolSource
 from bridge.pools.submitter.inbox import Inbox
-from bridge.pools.submitter.site_requests import PERIOD
 from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.nats.envelope import LIMITS, GarbledError, M, check_pool, parse, unpack
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Event
@@ -22,8 +21,6 @@ from bridge.protocol.nats.request_table import SUBMIT
 from bridge.protocol.nats.subjects import ANY, Subjects, kind_of, pool_of
 from bridge.protocol.nats.subscription import Respond, Subscription
 from bridge.telemetry.metrics import POOL_FLOODS, POOL_MESSAGES_UNUSABLE
-
-__all__ = ["PERIOD", "NatsPools", "SubmitterPool"]
 
 log = logging.getLogger(__name__)
 

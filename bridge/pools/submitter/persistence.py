@@ -19,7 +19,8 @@ from bridge.clock import Clock
 from bridge.core.threads import Supervisor
 from bridge.logs import kv
 from bridge.pools.store.synchronizer import Key, KeyValueStore, StoreSynchronizer
-from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
+from bridge.pools.submitter.nats_registry import NatsPools
+from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.identifiers import PoolName, Uid
 from bridge.protocol.nats.envelope import GarbledError, explain, pack, parse
 from bridge.protocol.nats.messages import Announce, BuildConfigMessage, Message

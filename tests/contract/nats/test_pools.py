@@ -10,7 +10,8 @@ from statistics import median
 import pytest
 
 from bridge.errors import SiteDownError
-from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
+from bridge.pools.submitter.nats_registry import NatsPools
+from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.model.requests import LogOptions
 from bridge.protocol.nats.messages import Event, SubmitMessage, SubmittedMessage
 from bridge.protocol.nats.nats_link import Link

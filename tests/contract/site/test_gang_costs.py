@@ -11,7 +11,8 @@ import pytest
 
 from bridge import names
 from bridge.config.pools import NatsSection
-from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
+from bridge.pools.submitter.nats_registry import NatsPools
+from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.nats.envelope import parse
 from bridge.protocol.nats.messages import Event
 from bridge.protocol.nats.nats_link import Link

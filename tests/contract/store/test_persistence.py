@@ -16,8 +16,9 @@ from bridge.config.pools import NatsSection
 from bridge.core.threads import Supervisor
 from bridge.pools.store.redis_store import RedisStore
 from bridge.pools.store.synchronizer import StoreError
-from bridge.pools.submitter.nats_registry import NatsPools, SubmitterPool
+from bridge.pools.submitter.nats_registry import NatsPools
 from bridge.pools.submitter.persistence import PoolPersistence
+from bridge.pools.submitter.submitter_pool import SubmitterPool
 from bridge.protocol.nats.nats_link import Link
 from bridge.protocol.nats.nats_server_config import INBOX
 from bridge.protocol.nats.request_server import Announcer, Server

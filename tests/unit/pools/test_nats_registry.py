@@ -13,7 +13,8 @@ import pytest
 from bridge import names
 from bridge.core.threads import Supervisor
 from bridge.errors import ScriptError, SiteRefusedError
-from bridge.pools.submitter.nats_registry import MUTE, PERIOD, NatsPools
+from bridge.pools.submitter.nats_registry import MUTE, NatsPools
+from bridge.pools.submitter.site_requests import PERIOD
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import JobSubmission
 from bridge.protocol.nats.envelope import LIMITS, pack, parse
