@@ -45,11 +45,11 @@ def submit(client: SubmitterClient, job: str, submission: JobSubmission, digest:
     # the library is 30 of 35 kB of a script
     script = without_library(submission.script, digest)
     try:
-        return client.call(SUBMIT, job, SubmitMessage.of(submission, script), timeout).status
+        return client.call(SUBMIT, job, SubmitMessage.of(submission, script=script), timeout).status
     except SiteRefusedError as error:
         if script is submission.script or error.reason not in LIBRARY_REFUSED:
             raise
-        return client.call(SUBMIT, job, SubmitMessage.of(submission, submission.script), timeout).status
+        return client.call(SUBMIT, job, SubmitMessage.of(submission), timeout).status
 
 
 def replace_files(
@@ -62,7 +62,7 @@ def replace_files(
     too_large: SiteTooLargeError | None = None
     for portion in portions(files):
         try:
-            client.call(FILES, job, Files(files=[File.of(file) for file in portion]))
+            client.call(FILES, job, Files(files=[File.encoded(file) for file in portion]))
         except SiteTooLargeError as error:
             names = ", ".join(file.path for file in portion)
             too_large = SiteTooLargeError(f"{names}: {error}", hint=error.hint)

@@ -9,14 +9,14 @@ replies, and messages without a reply. Times are seconds since 1970 (float), siz
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from bridge.protocol.model.announcement import Announcement
-from bridge.protocol.model.identifiers import Owner, PoolName, Ticket, Uid
+from bridge.protocol.model.identifiers import Owner, PoolName, Ticket, Uid, Value
 from bridge.protocol.model.jobs import MOST_USAGES, JobStatus, JobUsage
-from bridge.protocol.model.requests import JobParameters, JobSubmission, LogOptions, VolumeFile
+from bridge.protocol.model.requests import JobParameters, LogOptions, VolumeFile
 from bridge.protocol.model.sessions import CommandOptions
 
 VERSION = 1
@@ -34,6 +34,11 @@ class Message(BaseModel):
     """Base of all messages."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @classmethod
+    def of(cls, value: Value, **others: object) -> Self:
+        """Return the message with the fields of a value, and with others."""
+        return cls(**{**dict(value), **others})
 
 
 class Empty(Message):
@@ -92,11 +97,6 @@ class SubmitMessage(JobParameters, Message):
     """Body of ``submit``."""
 
     script: str | ScriptWithoutLibrary
-
-    @classmethod
-    def of(cls, submission: JobSubmission, script: str | ScriptWithoutLibrary) -> SubmitMessage:
-        """Return the message for a submission, with this form of its script."""
-        return cls(**{**dict(submission), "script": script})
 
 
 class CancelMessage(Message):
@@ -172,21 +172,11 @@ class Logs(LogOptions, Message):
 
     stream: StreamId
 
-    @classmethod
-    def of(cls, options: LogOptions, stream: str) -> Logs:
-        """Return the message for these options."""
-        return cls(**{**dict(options), "stream": stream})
-
 
 class Exec(CommandOptions, Message):
     """Body of ``exec``. Chunks as for ``logs``."""
 
     stream: StreamId
-
-    @classmethod
-    def of(cls, options: CommandOptions, stream: str) -> Exec:
-        """Return the message for these options."""
-        return cls(**{**dict(options), "stream": stream})
 
 
 class Connect(Message):
@@ -227,7 +217,7 @@ class File(Message):
     mode: int = 0o600
 
     @classmethod
-    def of(cls, file: VolumeFile) -> File:
+    def encoded(cls, file: VolumeFile) -> File:
         """Return the message for a file."""
         return cls(path=file.path, data=base64.b64encode(file.data).decode(), mode=file.mode)
 

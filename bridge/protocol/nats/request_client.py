@@ -197,11 +197,11 @@ class PoolClient:
 
     def logs(self, job: str, options: LogOptions) -> NatsLog:
         """Request a log. The caller must close it."""
-        return NatsLog(self._open(SessionStream, LOGS, job, lambda name: messages.Logs.of(options, name), LOG))
+        return NatsLog(self._open(SessionStream, LOGS, job, lambda name: messages.Logs.of(options, stream=name), LOG))
 
     def open_session(self, job: str, options: CommandOptions) -> NatsSession:
         """Run a command in a container. The caller must close the session."""
-        return self._open(NatsSession, EXEC, job, lambda name: messages.Exec.of(options, name))
+        return self._open(NatsSession, EXEC, job, lambda name: messages.Exec.of(options, stream=name))
 
     def connect(self, job: str, port: int) -> NatsConnection:
         """Connect to a port of a pod. The caller must close the connection."""

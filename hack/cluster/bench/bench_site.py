@@ -363,7 +363,7 @@ def _submit(pod: bench_pods.Object, config: BuildConfig) -> SubmitMessage:
         grace=job.grace,
     )
     return SubmitMessage.of(
-        whole, site_requests.without_library(job.script, library.digest(runtimes.of(config).library))
+        whole, script=site_requests.without_library(job.script, library.digest(runtimes.of(config).library))
     )
 
 

@@ -225,8 +225,7 @@ def test_a_silent_log_is_kept_alive(both: Both, monkeypatch: Any) -> None:
 
 def test_the_site_gives_up_when_the_reader_says_nothing(both: Both, monkeypatch: Any) -> None:
     monkeypatch.setitem(TwoWay.__init__.__kwdefaults__, "silence", 1.0)
-    name = "stream00"
-    both.client.call(LOGS, "uid-1", Logs.of(logs(follow=True), name))  # nobody reads the stream
+    both.client.call(LOGS, "uid-1", Logs.of(logs(follow=True), stream="stream00"))  # nobody reads the stream
     eventually(lambda: both.site.readers_gone == 1)
 
 

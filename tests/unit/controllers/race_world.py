@@ -275,7 +275,7 @@ class SitePool:
     def _send(self, pod: Any, objects: Objects, wait: float | None) -> JobStatus:
         assert pod["spec"]["containers"][0].get("command"), "the cache keeps only a part of this pod"
         made = build.build(pod, CONFIG, objects, self.name, wait)
-        body = SubmitMessage.of(made, "true\n")
+        body = SubmitMessage.of(made, script="true\n")
         status = self._ask(lambda: self.site.answers.submit(OWNER, uid_of(pod), body).status)
         self.view.submitted(status, self.site.clock.monotonic())
         return status

@@ -70,19 +70,19 @@ def test_a_key_of_a_newer_peer_is_ignored(kind: type[Any], content: dict[str, An
     )
 )
 def test_a_submission_becomes_a_message_without_loss(submission: JobSubmission) -> None:
-    assert dict(SubmitMessage.of(submission, submission.script)) == dict(submission)
+    assert dict(SubmitMessage.of(submission)) == dict(submission)
     short = ScriptWithoutLibrary(before="a", library="d", after="b")
-    assert dict(SubmitMessage.of(submission, short)) == {**dict(submission), "script": short}
+    assert dict(SubmitMessage.of(submission, script=short)) == {**dict(submission), "script": short}
 
 
 @given(st.builds(LogOptions, container=st.text(), tail=st.none() | st.integers(0), follow=st.booleans()))
 def test_log_options_become_a_message_without_loss(options: LogOptions) -> None:
-    assert dict(Logs.of(options, "s" * 8)) == {**dict(options), "stream": "s" * 8}
+    assert dict(Logs.of(options, stream="s" * 8)) == {**dict(options), "stream": "s" * 8}
 
 
 @given(st.builds(VolumeFile, path=st.text(), data=st.binary(), mode=st.integers(0, 0o777)))
 def test_a_file_arrives_at_the_site_as_it_was(file: VolumeFile) -> None:
-    message = File.of(file)
+    message = File.encoded(file)
     assert (message.path, decoded(message), message.mode) == (file.path, file.data, file.mode)
 
 
