@@ -16,7 +16,7 @@ from typing import Any, Literal
 from bridge.clock import parse_rfc3339
 from bridge.errors import SiteError
 from bridge.interlink.messages import PodStatus
-from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
+from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination, identity_of
 
 Pod = Mapping[str, Any]
 
@@ -58,10 +58,8 @@ def job_status(pod: Pod, answer: PodStatus, owner: str) -> JobStatus | None:
     phase = containers.phase
     reason, message = containers.failure if phase == "ended" else _waiting(answer) if phase == "queued" else ("", "")
     return JobStatus(
-        job=metadata["uid"],
+        **identity_of(pod),
         owner=owner,
-        namespace=metadata["namespace"],
-        name=metadata["name"],
         job_id=(answer.jid or "")[:LONGEST],
         phase=phase,
         outcome=containers.outcome if phase == "ended" else "",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bridge.clock import parse_rfc3339
-from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
+from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination, identity_of
 from bridge.protocol.model.pod_status import KILLED, Pod, Status, pod_status
 
 _WHOLE = ("phase", "startTime", "hostIP", "podIP", "reason", "message", "containerStatuses", "initContainerStatuses")
@@ -52,11 +52,8 @@ def _is_equal(first: Any, second: Any) -> bool:
 
 def failed(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Status:
     """Return the status of a pod that the hub fails: its job is lost, or was never submitted."""
-    metadata = pod["metadata"]
     job = JobStatus(
-        job=metadata["uid"],
-        namespace=metadata["namespace"],
-        name=metadata["name"],
+        **identity_of(pod),
         phase="ended",
         outcome="Failed",
         reason=reason,
@@ -71,23 +68,10 @@ def failed(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Sta
 
 def waiting(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Status:
     """Return the status of a pod that cannot be submitted yet: its containers wait for ``reason``."""
-    metadata = pod["metadata"]
-    states = {
-        kind: [
-            ContainerState(name=container["name"], reason=reason, message=message)
-            for container in pod["spec"].get(kind) or ()
-        ]
-        for kind in ("initContainers", "containers")
-    }
-    job = JobStatus(
-        job=metadata["uid"],
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        phase="queued",
-        submitted_at=now,
-        init_containers=states["initContainers"],
-        containers=states["containers"],
-    )
+    spec = pod["spec"]
+    containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
+    states = [ContainerState(name=container["name"], reason=reason, message=message) for container in containers]
+    job = JobStatus(**identity_of(pod), phase="queued", submitted_at=now, containers=states)
     return pod_status(pod, job, host_ip, now)
 
 

@@ -25,7 +25,7 @@ from bridge.pools.polled.polled_pool import PolledPool, PolledPools
 from bridge.pools.pool_interface import Pod
 from bridge.pools.registry import PoolContext
 from bridge.protocol.model.announcement import READY, Announcement, Readiness
-from bridge.protocol.model.jobs import JobStatus
+from bridge.protocol.model.jobs import JobStatus, identity_of
 from bridge.protocol.model.requests import LogOptions
 from bridge.script import build, self_contained
 from bridge.script.buildconfig import BuildConfig
@@ -133,14 +133,8 @@ class InterlinkPool(PolledPool):
                 raise SiteRefusedError(str(error), reason="PluginRefused", retryable=not is_last_attempt) from error
             raise
         self._known(job)
-        metadata = pod["metadata"]
         status = JobStatus(
-            job=job,
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            job_id=_printable(job_id),
-            phase="queued",
-            submitted_at=self._clock.time(),
+            **identity_of(pod), job_id=_printable(job_id), phase="queued", submitted_at=self._clock.time()
         )
         self.follows.record(status, self._clock.monotonic())
         return self.job(job) or status

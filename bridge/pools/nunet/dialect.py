@@ -20,7 +20,7 @@ from bridge import job_ends
 from bridge.clock import parse_rfc3339, rfc3339
 from bridge.errors import SiteError
 from bridge.pools.nunet.peers import Peer, Resources, Service, kind_of
-from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination
+from bridge.protocol.model.jobs import ContainerState, JobStatus, Termination, identity_of
 
 PEER_PATH = "/api/v1/peers/dht/dump"
 SUBMIT_PATH = "/orchestrator/postJob"
@@ -204,14 +204,10 @@ def job_status(
     The DMS reports no exit code in the published form: it is 0 for a job that succeeded, and 1 for one that failed.
     A word without a meaning leaves the last known state.
     """
-    metadata = pod["metadata"]
     state = state_of(answer.status, configured)
     container = _container_name(pod, last_status)
     common_fields: dict[str, Any] = {
-        "job": metadata["uid"],
-        "namespace": metadata["namespace"],
-        "name": metadata["name"],
-        "owner": "",
+        **identity_of(pod),
         "job_id": job,
         "host": peer or (last_status.host if last_status else ""),
     }

@@ -139,6 +139,12 @@ def pod_of(job: JobStatus) -> Mapping[str, Any]:
     return {"metadata": {"namespace": job.namespace, "name": job.name, "uid": job.job}}
 
 
+def identity_of(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the state of a pod's job that name the pod."""
+    metadata = pod["metadata"]
+    return {"job": metadata["uid"], "namespace": metadata["namespace"], "name": metadata["name"]}
+
+
 Amount = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
 
 
