@@ -65,9 +65,11 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
 def _default_memory(session: CommandSession, pod: pods.Pod, job: Job | None) -> tuple[bool, str]:
     """Return whether a pod waits that requests no memory and whose job asks for a whole node, and this in words."""
     asks = explain_places.asks(pod, job)
-    if "memory" in resources.pod_requests(pod["spec"]) or asks is None or not asks.memory_mib:
+    is_requested = names.MEM_PER_NODE in (pod["metadata"].get("annotations") or {})
+    if is_requested or "memory" in resources.pod_requests(pod["spec"]) or asks is None or not asks.memory_mib:
         return False, ""
-    is_whole, note = job_view.default_memory(asks, session.known_nodes.values())
+    per_cpu = session.config.defaults.memory_per_cpu
+    is_whole, note = job_view.default_memory(asks, session.known_nodes.values(), per_cpu)
     return is_whole and (job is None or states.is_pending(job.states)), note
 
 

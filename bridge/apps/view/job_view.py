@@ -225,10 +225,15 @@ def _position(job: Job, everyone: Iterable[Job]) -> str:
     return f"priority {job.priority}: position {ahead + 1} of {len(queue)} in partition {job.partition or '?'}"
 
 
-def default_memory(asks: Allotment, nodes: Iterable[Node]) -> tuple[bool, str]:
-    """Return whether the job of a pod that requests no memory asks for all of a node, and in words what it asks for."""
+def default_memory(asks: Allotment, nodes: Iterable[Node], per_cpu: str | None) -> tuple[bool, str]:
+    """Return whether the job of a pod that requests no memory asks for all of a node, and in words what it asks for.
+
+    ``per_cpu`` is the memory that podbridge requests for such a pod, if any: ``defaults.memoryPerCpu``.
+    """
     sizes = [size for node in nodes if (size := node.memory_mib - node.reserved_mib) > 0]
     asked = job_words.memory(asks.memory_mib)  # an amount of a message is rounded
     whole = any(asks.memory_mib >= size or asked == job_words.memory(size) for size in sizes)
+    if per_cpu is not None and not whole:
+        return False, f"the pod requests no memory, so podbridge requests {per_cpu} for each CPU"
     amount = "all memory of a node" if whole else "the default memory of the partition"
     return whole, f"the pod requests no memory, so Slurm gives it {amount}"

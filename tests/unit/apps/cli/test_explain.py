@@ -11,7 +11,8 @@ from bridge.apps.cli.dashboard_command import PageSession
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import pod_view, wait_reasons
 from bridge.config.hub import Config
-from bridge.slurm.models import GroupRef, Job, JobLink, Partition
+from bridge.slurm.allotments import Allotment
+from bridge.slurm.models import GroupRef, Job, JobLink, Partition, PodRef
 
 GROUP = GroupRef("jobset", "hpc", "train", "o1", "workers")
 
@@ -165,6 +166,15 @@ def test_a_condition_counts_more_than_the_job_if_the_job_does_not_say_why_the_po
     assert report["summary"] == summary
     step = wait_reasons.next_step(reason, "Resources", pod="x", namespace="hpc", job=9, message="why")
     assert report["next"] == (step if summary.startswith("pending: ") else "")
+
+
+@pytest.mark.parametrize("annotations", [{}, {names.MEM_PER_NODE: "1Gi"}])
+def test_a_pod_whose_annotation_requests_memory_gets_no_default(annotations):
+    pod = waiting("SlurmPending", "", annotations)
+    link = JobLink("c", (PodRef("hpc", "x", pod["metadata"]["uid"]),))
+    job = Job(9, frozenset({"PENDING"}), link, partition="main", request=Allotment(1, 1024))
+    report = explain.describe(Session([pod], [job]), pod)
+    assert any("default memory of the partition" in line for line in report["slurm"]) == (not annotations)
 
 
 def test_a_partition_that_does_not_exist_lists_those_that_do_and_the_command_that_mends_it():

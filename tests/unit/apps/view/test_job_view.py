@@ -9,7 +9,8 @@ from bridge.apps.cli import explain_objects
 from bridge.apps.view import job_view, pod_view, wait_reasons
 from bridge.apps.view.job_view import lines, records
 from bridge.config.hub import Config
-from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, PodRef
+from bridge.slurm.allotments import Allotment
+from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, Node, PodRef
 from tests import builders
 
 NODES = {"node-0": "node-0", "renamed": "node-1"}
@@ -182,6 +183,21 @@ def test_what_the_job_shows_counts_where_the_condition_is_older(told, state, sho
     assert job_view.reason(pod_view.of(waiting), job(state)) == shown
     assert job_view.reason(pod_view.of(waiting), None) == (told or wait_reasons.NOT_PROCESSED)
     assert job_view.reason(pod_view.of(pod("node-0")), job(state)) == ""
+
+
+@pytest.mark.parametrize(
+    ("mib", "per_cpu", "expected"),
+    [
+        (65536, None, (True, "Slurm gives it all memory of a node")),
+        (1024, None, (False, "Slurm gives it the default memory of the partition")),
+        (1024, "512Mi", (False, "podbridge requests 512Mi for each CPU")),
+        (65536, "512Mi", (True, "Slurm gives it all memory of a node")),
+    ],
+)
+def test_whose_memory_a_pod_gets_that_requests_none(mib, per_cpu, expected):
+    node = Node("n1", frozenset(), cpus=2, memory_mib=65536)
+    is_whole, text = job_view.default_memory(Allotment(2, mib), [node], per_cpu)
+    assert (is_whole, text) == (expected[0], f"the pod requests no memory, so {expected[1]}")
 
 
 def test_a_year_is_no_time_limit():
