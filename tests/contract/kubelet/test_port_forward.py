@@ -85,17 +85,19 @@ def test_requests_one_after_the_other_and_many_at_once(
 ) -> None:
     name = site.pod("forward-" + form)
     large = bytes(range(256)) * (SIZE // 256)
+
+    def told() -> list[dict[str, object]]:
+        return [vars(record) for record in caplog.records if record.msg == "forwarded connection ended"]
+
     with caplog.at_level(logging.INFO):
         with forwarding(site, name, server) as (local, _):
             assert post(local, large) == large
             texts = [str(number).encode() * 10_000 for number in range(50)]
             with ThreadPoolExecutor(50) as threads:
                 assert list(threads.map(lambda text: post(local, text), texts)) == texts
-        eventually(lambda: "port-forward ended" in caplog.text)
-    told = [vars(record) for record in caplog.records if record.msg == "forwarded connection ended"]
-    assert len(told) == 51
+        eventually(lambda: "port-forward ended" in caplog.text and len(told()) == 51)
     for part in (f"{NAMESPACE}/{name}", "pool-one", "kube-apiserver", str(server)):
-        assert part in str(told[0])
+        assert part in str(told()[0])
 
 
 def test_each_direction_ends_alone(site: Site, connections: LocalConnections, form: str) -> None:

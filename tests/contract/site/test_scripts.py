@@ -133,7 +133,7 @@ def test_a_script_that_is_killed_leaves_nothing_running(site: Any, alone: bool) 
     eventually(lambda: log.exists() and log.read_text() == "ready\n", what="the container")
     if alone:
         site.kill(site.processes[0])
-    assert running(mark)
+    eventually(lambda: running(mark), what="the process in the background")
     os.kill(int((site.folder / "local" / f"{job}.pid").read_text().split()[0]), signal.SIGKILL)
     if alone:
         site.start()
