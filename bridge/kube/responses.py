@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,10 @@ from bridge.http.curl_client import CallError
 MESSAGE_LIMIT = 300
 IDLE = "IdleTimeout"
 """``kube_reason`` of the error that ends a watch without events."""
+DEEPEST = 128
+"""Levels of an object that are read. The API server accepts 10,000, and Python's parsers fail at 1,000 or fewer: then
+one ResourceClaim with deep parameters would keep a cache from the objects of all users."""
+_STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{}]', re.DOTALL)
 
 _BY_STATUS: dict[int, type[KubeError]] = {
     401: KubeForbiddenError,
@@ -34,11 +39,32 @@ _BY_STATUS: dict[int, type[KubeError]] = {
 
 
 def decode(content: bytes) -> Any:
-    """Parse JSON; equal strings share one object in memory. Raises ValueError."""
+    """Parse JSON; equal strings share one object in memory. Raises ValueError.
+
+    In a text that is nested too deep, what is below :data:`DEEPEST` levels is read as null.
+    """
     try:
         return from_json(content)
     except ValueError:
-        return json.loads(content)  # accepts half of a surrogate pair, and has better messages
+        # accepts half of a surrogate pair, and has better messages
+        return json.loads(_without_depths(content))
+
+
+def _without_depths(content: bytes) -> bytes:
+    """Return the text with null in place of each list and object that is nested too deep."""
+    parts, begin, depth = list[bytes](), 0, 0
+    for match in _STRUCTURE.finditer(content):
+        sign = match[0]
+        if sign in (b"[", b"{"):
+            depth += 1
+            if depth == DEEPEST + 1:
+                parts += content[begin : match.start()], b"null"
+                begin = len(content)  # until its end
+        elif sign in (b"]", b"}"):
+            depth -= 1
+            if depth == DEEPEST:
+                begin = match.end()
+    return b"".join((*parts, content[begin:]))
 
 
 def error_of(request: str, status: int, body: bytes, headers: Mapping[str, str]) -> KubeError:
