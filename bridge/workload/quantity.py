@@ -53,8 +53,9 @@ def _read(text: str) -> Decimal:
         return Decimal(0)
     number = Decimal(f"{sign}{whole_part or 0}.{fraction}")
     if bits:
-        value = _UP.multiply(number, 2**bits)
-        return max(-_LARGEST_BINARY, min(_LARGEST_BINARY, _rounded(value) if fraction else value))
+        # before it is rounded: a number of many digits has no billionths in the precision
+        value = max(-_LARGEST_BINARY, min(_LARGEST_BINARY, _UP.multiply(number, 2**bits)))
+        return _rounded(value) if fraction else value
     magnitude = number.adjusted() + exponent
     if number and magnitude >= _LARGEST_EXPONENT:
         return LARGEST.copy_sign(number)

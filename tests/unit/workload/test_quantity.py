@@ -35,6 +35,10 @@ from bridge.workload import quantity
             "12345678901234567890123456789012345678901.123456789",
             Decimal("12345678901234567890123456789012345678901.123456789"),
         ),
+        # more digits than the precision of the arithmetic
+        pytest.param("9" * 200 + ".5Ki", Decimal(2**63 - 1), id="many digits"),
+        pytest.param("-" + "9" * 5000 + ".5Ei", Decimal(1 - 2**63), id="many digits, negative"),
+        pytest.param("0." + "0" * 5000 + "1Ki", Decimal("1e-9"), id="many zeros"),
     ],
 )
 def test_reads_what_kubernetes_writes(text, value):
