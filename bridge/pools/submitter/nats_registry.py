@@ -186,10 +186,6 @@ class NatsPools(PoolSource):
     def _request(self, pool: SubmitterPool) -> None:
         try:
             pool.ask()
-        except Exception as error:
-            log.exception("the answer of a pool could not be handled", extra=kv(pool=pool.name))
-            if self._supervisor is not None:
-                self._supervisor.fail(f"request to pool {pool.name}: {type(error).__name__}: {error}")
         finally:
             self._requesting.discard(pool)
 

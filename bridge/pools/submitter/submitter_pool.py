@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bridge.clock import Clock
+from bridge.core import isolation
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.pools.pool_interface import Pod
@@ -291,6 +292,8 @@ class SubmitterPool(AnnouncedPool):
                 self._on_buildconfig(described)
         except SiteError as error:
             self._schedule.failed(error)
+        except Exception as error:  # an answer from outside must not end this process
+            self._schedule.failed(SiteError(str(isolation.report("pools", self.name, error))))
         else:
             self._schedule.succeeded()
 
@@ -311,13 +314,13 @@ class SubmitterPool(AnnouncedPool):
         began = self._schedule.snapshot_at = self._clock.monotonic()
         try:
             parts = site_requests.request_snapshot(self.name, self._owner, self._client, self._clock)
-        except SiteError:
+            with self._lock:
+                self._check(folder)
+                changed = self._view.snapshot(parts, began)
+        except Exception:
             with self._lock:
                 self._schedule.is_snapshot_wanted = True
             raise
-        with self._lock:
-            self._check(folder)
-            changed = self._view.snapshot(parts, began)
         for job in changed:
             self._notify(job)
         self._notify("")

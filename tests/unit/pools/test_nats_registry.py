@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bridge import names
-from bridge.core.threads import Supervisor
 from bridge.errors import ScriptError, SiteRefusedError
+from bridge.pools.submitter import job_view
 from bridge.pools.submitter.nats_registry import MUTE, NatsPools
-from bridge.pools.submitter.site_requests import PERIOD
+from bridge.pools.submitter.site_requests import LEAST_GAP, PERIOD
 from bridge.protocol.model.jobs import JobStatus
 from bridge.protocol.model.requests import JobSubmission
 from bridge.protocol.nats.envelope import LIMITS, pack, parse
@@ -514,11 +514,23 @@ def test_the_number_of_pools_that_are_asked_at_once_is_limited(monkeypatch: pyte
     wait_until(lambda: len(asked) == 5)
 
 
-def test_a_defect_in_a_request_ends_the_process() -> None:
-    hub, supervisor = Hub(), Supervisor()
-    hub.pools.start(supervisor)
+def test_an_answer_that_cannot_be_handled_is_requested_again_after_a_back_off(
+    monkeypatch: pytest.MonkeyPatch, isolates: list[tuple[str, str]]
+) -> None:
+    """As for pools that are polled: one site must not end the process, in which all others are served."""
+    hub = Hub()
     hub.link.publish(SUBJECTS.announce, announce())
-    hub.pool.ask = lambda: 1 / 0
-    hub.pool.request_snapshot()
-    assert supervisor.stopping.wait(10)
-    assert supervisor.failure == "request to pool alpha: ZeroDivisionError: division by zero"
+    with monkeypatch.context() as patch:
+        patch.setattr(job_view.JobView, "snapshot", lambda *_: 1 / 0)
+        for _ in range(3):
+            hub.clock.advance(60)
+            assert hub.pool.due(hub.clock.now)
+            hub.pool.ask()
+    assert isolates == [("pools", "alpha")] * 3
+    hub.clock.advance(LEAST_GAP)
+    assert not hub.pool.due(hub.clock.now)
+    assert hub.pool.complete_at() is None
+    hub.clock.advance(60)
+    assert hub.pool.due(hub.clock.now)
+    hub.pool.ask()
+    assert hub.pool.complete_at() is not None
