@@ -8,7 +8,7 @@ its Secrets must not go to the wrong kubelet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from typing import Any
 from bridge import names
 from bridge.workload import pods, resources
 from bridge.workload.resources import PODS, Resources, allocatable
-from bridge.workload.tolerations import exceeds, tolerates
+from bridge.workload.tolerations import exceeds, remembered
 
 CORDONED = "cordoned"
 BESIDE = "beside the pods there"
@@ -168,9 +168,11 @@ def first_reason(mismatch: str, shortage: str) -> str:
     return stays or mismatch or shortage
 
 
-def mismatch(spec: Mapping[str, Any], node: NodeView) -> str:
+def mismatch(spec: Mapping[str, Any], node: NodeView, covers: Callable[[Mapping[str, Any]], bool] | None = None) -> str:
     """Return the reason why the pod may not be on the node, whatever it requests; empty if it may.
 
+    ``covers`` returns whether the pod tolerates a taint; for many nodes, it is that of
+    :func:`~bridge.workload.tolerations.remembered`.
     The managed-node taint of the pod's scheduler counts as tolerated: podbridge adds the toleration to its pods. A node
     with that of another scheduler is refused, whatever the pod tolerates.
     """
@@ -179,7 +181,7 @@ def mismatch(spec: Mapping[str, Any], node: NodeView) -> str:
         return f"managed by scheduler {holder}"
     if node.rivals:
         return rivalry(node.slurm_name, node.rivals)
-    tolerations = spec.get("tolerations") or ()
+    covers = covers or remembered(spec.get("tolerations") or ())
     for key, value in (spec.get("nodeSelector") or {}).items():
         if node.labels.get(key) != value:
             return f"nodeSelector {key}={value} does not match"
@@ -193,9 +195,9 @@ def mismatch(spec: Mapping[str, Any], node: NodeView) -> str:
         # for a cordon, spec.unschedulable counts: Kubernetes adds and removes its taint some time later
         if taint.get("effect") == "PreferNoSchedule" or taint.get("key") in (names.MANAGED_TAINT, UNSCHEDULABLE_TAINT):
             continue
-        if not tolerates(tolerations, taint):
+        if not covers(taint):
             return f"taint {taint.get('key')}:{taint.get('effect')} is not tolerated"
-    if node.cordoned and not tolerates(tolerations, {"key": UNSCHEDULABLE_TAINT, "effect": "NoSchedule"}):
+    if node.cordoned and not covers({"key": UNSCHEDULABLE_TAINT, "effect": "NoSchedule"}):
         return CORDONED
     return ""
 
@@ -204,9 +206,10 @@ def shortage(requests: Resources, node: NodeView) -> str:
     """Return the first resource or host port of which the node has too little for the requests; empty if none."""
     if node.offered is None:
         return ""  # only Slurm counts
+    conflicts = resources.port_conflicts(requests, node.taken)
     for name in sorted(requests):
         if resources.is_host_port(name):
-            if resources.port_conflicts(name, node.taken):
+            if name in conflicts:
                 return f"{name} is in use"
             continue
         offered = node.offered.get(name, Decimal(0))

@@ -124,5 +124,6 @@ def tolerated_by_name(entries: Iterable[Mapping[str, Any]]) -> list[str]:
 def _tolerates_one(entries: Sequence[Mapping[str, Any]], named: Iterable[str]) -> bool:
     """Whether the taint of one of the pools is tolerated, by the rules of the Kubernetes API."""
     pools = (name for name in named if name != names.LOCAL_POOL)
+    possible = [entry for entry in entries if entry.get("key") in (None, "", names.POOL_TAINT)]
     # no pool has the name "*": only a toleration of every value matches it
-    return any(tolerates(entries, {"key": names.POOL_TAINT, "value": pool, "effect": _EFFECT}) for pool in pools)
+    return any(tolerates(possible, {"key": names.POOL_TAINT, "value": pool, "effect": _EFFECT}) for pool in pools)

@@ -24,7 +24,7 @@ _HOST_PORT = "host port "
 """No name of a resource begins with this text: it has a blank."""
 _EVERY = "0.0.0.0"  # noqa: S104 an address to compare, not one to bind
 _ADDRESS = " of "
-_ONE = Decimal(1)
+_ZERO, _ONE = Decimal(0), Decimal(1)
 
 
 def pod_requests(spec: Mapping[str, Any]) -> Resources:
@@ -44,11 +44,9 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
         requests = _requests(container)
         if container.get("restartPolicy") == "Always":
             _add(sidecars, requests)
-            _raise(peak, sidecars)
         else:
-            at_start = dict(sidecars)
-            _add(at_start, requests)
-            _raise(peak, at_start)
+            # only its own resources: those of the sidecars alone are in the sum of all containers
+            _raise(peak, {name: sidecars.get(name, _ZERO) + value for name, value in requests.items()})
     _add(together, sidecars)
     _raise(together, peak)
     _raise(together, _requests(spec))
@@ -74,7 +72,7 @@ def allocatable(node: Mapping[str, Any]) -> Resources:
         try:
             offered[name] = quantity.parse(text)
         except ValueError:
-            offered[name] = Decimal(0)
+            offered[name] = _ZERO
     return offered
 
 
@@ -99,12 +97,12 @@ def _quantities(pairs: Mapping[str, Any]) -> Resources:
 
 def _add(total: Resources, more: Resources) -> None:
     for name, value in more.items():
-        total[name] = total.get(name, Decimal(0)) + value
+        total[name] = total.get(name, _ZERO) + value
 
 
 def _raise(total: Resources, other: Resources) -> None:
     for name, value in other.items():
-        if value > total.get(name, Decimal(0)):
+        if value > total.get(name, _ZERO):
             total[name] = value
 
 
@@ -143,12 +141,20 @@ def is_host_port(name: str) -> bool:
     return name.startswith(_HOST_PORT)
 
 
-def port_conflicts(name: str, used: Iterable[str]) -> list[str]:
-    """Return the host ports among ``used`` that a pod with the host port ``name`` cannot have beside it."""
-    port, _, address = name.partition(_ADDRESS)
-    conflicting = []
-    for other in used:
-        other_port, _, other_address = other.partition(_ADDRESS)
-        if other_port == port and (not address or not other_address or address == other_address):
-            conflicting.append(other)
-    return conflicting
+def port_conflicts(requested: Iterable[str], used: Iterable[str]) -> dict[str, list[str]]:
+    """Return the host ports among ``requested`` that a pod cannot have, with those among ``used`` that they meet."""
+    ports = [name for name in requested if is_host_port(name)]
+    if not ports:  # most pods; many more are used
+        return {}
+    used_by_port: dict[str, dict[str, str]] = {}
+    for other in filter(is_host_port, used):
+        port, _, address = other.partition(_ADDRESS)
+        used_by_port.setdefault(port, {})[address] = other
+    conflicts = {}
+    for name in ports:
+        port, _, address = name.partition(_ADDRESS)
+        others = used_by_port.get(port, {})
+        found = [others[each] for each in ("", address) if each in others] if address else [*others.values()]
+        if found:
+            conflicts[name] = found
+    return conflicts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
@@ -33,6 +33,19 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]
         if key == taint.get("key") and _covers(operator, toleration.get("value") or "", taint.get("value") or ""):
             return True
     return False
+
+
+def remembered(tolerations: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], bool]:
+    """Return :func:`tolerates` of these tolerations, which compares each taint once: many nodes have the same ones."""
+    known: dict[tuple[object, ...], bool] = {}
+
+    def covers(taint: Mapping[str, Any]) -> bool:
+        key = taint.get("key"), taint.get("value"), taint.get("effect")
+        if key not in known:
+            known[key] = tolerates(tolerations, taint)
+        return known[key]
+
+    return covers
 
 
 def _covers(operator: str, value: str, of_taint: str) -> bool:

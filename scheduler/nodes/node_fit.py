@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from bridge.workload import eligibility, resources
 from bridge.workload.eligibility import NodeView
+from bridge.workload.tolerations import remembered
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -120,9 +121,10 @@ class NodeFit:
         refused: dict[str, str] = {}
         closed: list[tuple[str, int]] = []
         usable: list[tuple[str, int]] = []
+        covers = remembered(spec.get("tolerations") or ())
         for name in sorted(slurm_nodes):
             node = self._nodes.get(name)
-            if why := "not a Kubernetes node" if node is None else eligibility.mismatch(spec, node):
+            if why := "not a Kubernetes node" if node is None else eligibility.mismatch(spec, node, covers):
                 refused[name] = why
                 if eligibility.may_pass(why):
                     closed.append((name, self._kind_of[name]))

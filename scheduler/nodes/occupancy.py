@@ -9,6 +9,7 @@ Slurm packs one job after the other on a node that is full already: what a node 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
@@ -278,12 +279,11 @@ class PlannedOccupancy:
         ``offered`` is the node's Allocatable. Of a host port that is in use, the result has the one in use.
         """
         used, planned = self._occupancy.used(node), self._used.get(node, NOTHING)
-        shortages: Resources = {}
+        conflicts = resources.port_conflicts(requests, itertools.chain(used, planned))
+        shortages: Resources = {other: requests[name] for name, others in conflicts.items() for other in others}
         for name, value in requests.items():
-            if resources.is_host_port(name):
-                shortages |= dict.fromkeys(resources.port_conflicts(name, (*used, *planned)), value)
             # eligibility.refusal has excluded a node whose Allocatable lacks the resource
-            elif name in offered:
+            if name in offered:
                 taken = used.get(name, _ZERO) + planned.get(name, _ZERO)
                 if value + taken > offered[name]:
                     shortages[name] = taken

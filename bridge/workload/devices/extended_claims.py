@@ -157,7 +157,8 @@ def _entries(pod: _Pod, classes: Mapping[str, str]) -> list[tuple[str, str, str,
     for index, container in enumerate(containers):
         # the API server sets requests to the limits, so this is the list that kube-scheduler numbers
         holder = container.get("resources") or {}
-        order = sorted({**(holder.get("limits") or {}), **(holder.get("requests") or {})})
+        listed = sorted({**(holder.get("limits") or {}), **(holder.get("requests") or {})})
+        order = {resource: position for position, resource in enumerate(listed)}
         for resource, text in device_classes(container, classes).items():
             if resource in classes and index < first and container.get("restartPolicy") != "Always":
                 raise ValueError(
@@ -168,6 +169,6 @@ def _entries(pod: _Pod, classes: Mapping[str, str]) -> list[tuple[str, str, str,
             if count != int(count) or count < 0:
                 raise ValueError(f"{resource}: {text!r} is not a whole number")
             if count:
-                request = f"container-{index}-request-{order.index(resource)}"
+                request = f"container-{index}-request-{order[resource]}"
                 entries.append((container["name"], resource, request, int(count)))
     return entries

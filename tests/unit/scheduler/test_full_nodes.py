@@ -151,7 +151,7 @@ def test_a_port_of_a_pod_of_another_scheduler_excludes_its_node():
 def test_host_ports_collide_as_in_kubernetes(one, other, collide):
     first, second = (resources.host_ports(pod("p", ports=[{**PORT, **more}])["spec"]) for more in (one, other))
     for mine, theirs in ((first, second), (second, first)):
-        assert bool(resources.port_conflicts(*mine, theirs)) is collide
+        assert bool(resources.port_conflicts(mine, theirs)) is collide
 
 
 def test_which_ports_of_a_pod_are_host_ports():

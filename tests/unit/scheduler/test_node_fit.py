@@ -13,6 +13,7 @@ from scheduler.nodes import node_fit
 from scheduler.nodes.node_fit import BoundedCache, NodeFit
 from scheduler.nodes.placement import Placements
 from tests import builders
+from tests.counted import Count, Items
 
 LABELS = st.dictionaries(st.sampled_from("ab"), st.sampled_from("12"))
 AMOUNTS = st.sampled_from(["1", "2", "4"])
@@ -137,3 +138,16 @@ def test_a_cache_keeps_what_was_used_last_and_is_safe_for_threads():
     for thread in threads:
         thread.join()
     assert len(cache) == 2
+
+
+def test_the_tolerations_of_a_pod_are_compared_once_with_equal_taints() -> None:
+    """A pod may have thousands, and each new placement compares it with all nodes."""
+    count, tainted = Count(), {"taints": [{"key": "t", "effect": "NoSchedule"}], "allocatable": {"cpu": "1"}}
+    fit = NodeFit([view(f"n{index}", tainted) for index in range(100)])
+    other = [{"key": f"o{index}", "operator": "Exists"} for index in range(100)]
+    spec = {"containers": [], "tolerations": Items([*other, {"key": "t", "operator": "Exists"}], count)}
+    pod = {"spec": spec}
+    key = fit.key(pod, "")
+    count.value = 0
+    assert len(fit.placed(pod, key, lambda: [f"n{index}" for index in range(100)])[1]) == 100
+    assert count.value <= 2 * len(other)

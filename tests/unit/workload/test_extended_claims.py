@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from bridge.workload import resources
 from bridge.workload.devices import extended_claims
+from tests.counted import Count, Text
 
 GPU = extended_claims.PREFIX + "gpu.example.com"
 
@@ -97,3 +98,14 @@ def test_the_claim_names_the_class_of_the_resource() -> None:
     body["spec"]["initContainers"] = [container("i", limits={"x/gpu": "1"})]
     with pytest.raises(ValueError, match="init container i"):
         extended_claims.claim(body, {"x/gpu": "a.x"})
+
+
+def test_many_classes_are_numbered_in_one_pass() -> None:
+    count, number = Count(), 300
+    classes = [Text(f"{extended_claims.PREFIX}c{index:03}", count) for index in range(number)]
+    body = pod(container("a", limits=dict.fromkeys(classes, "1")))
+    count.value = 0
+    found = extended_claims.claim(body)
+    assert found is not None
+    assert len(found["spec"]["devices"]["requests"]) == number
+    assert count.value < 50 * number

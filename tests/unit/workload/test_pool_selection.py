@@ -8,6 +8,7 @@ from bridge import names
 from bridge.workload import pool_selection
 from bridge.workload.tolerations import tolerates as is_tolerated
 from tests import builders
+from tests.counted import Count, Items
 
 
 def pod(annotation: str | None = None, *tolerations: dict[str, str]) -> dict[str, Any]:
@@ -89,3 +90,11 @@ def test_a_pod_that_tolerates_everything_goes_to_any_pool_it_asks_for_and_nowher
     assert pool_selection.of(pod("local,b", ANYTHING)) == pool_selection.PoolSelector(("local", "b"), remote=True)
     assert pool_selection.of(pod("local", ANYTHING)) == pool_selection.LOCAL
     assert pool_selection.of(pod(None, ANYTHING)) == pool_selection.LOCAL
+
+
+def test_the_tolerations_of_a_pod_are_not_compared_with_each_of_its_pools() -> None:
+    count, body = Count(), pod(",".join(f"p{index}" for index in range(200)))
+    others = [{"key": f"o{index}", "operator": "Exists"} for index in range(200)]
+    body["spec"]["tolerations"] = Items(others, count)
+    assert pool_selection.of(body) == pool_selection.LOCAL
+    assert count.value <= 3 * len(others)
