@@ -102,7 +102,7 @@ def assign(waiting: Sequence[Pod], slots: Mapping[str, int | None], gang: Gang) 
     A member keeps its rank in this job, gets the rank of its slot, or the lowest free one if that one is taken. In a
     heterogeneous job, only the ranks of its shape are free for it.
     """
-    free = [rank for rank in range(gang.size) if rank not in gang.members]
+    free = {rank: None for rank in range(gang.size) if rank not in gang.members}
     ranks: dict[str, int] = {}
     shapes = {pods.uid(pod): links.shape(pod) for pod in waiting} if len(waiting) > 1 or gang.shapes else {}
     recorded = {pods.uid(pod): remote_gangs.place_of(pod) for pod in waiting}
@@ -111,14 +111,14 @@ def assign(waiting: Sequence[Pod], slots: Mapping[str, int | None], gang: Gang) 
         for pod in sorted(waiting, key=pods.age) if wanted is kept else waiting:
             uid, rank = pods.uid(pod), wanted.get(pods.uid(pod))
             if uid not in ranks and rank is not None and rank in free and gang.fits(shapes.get(uid, ""), rank):
-                free.remove(rank)
+                del free[rank]
                 ranks[uid] = rank
-    for pod in waiting:
-        uid = pods.uid(pod)
-        rank = next((rank for rank in free if gang.fits(shapes.get(uid, ""), rank)), None)
-        if uid not in ranks and rank is not None:
-            free.remove(rank)
-            ranks[uid] = rank
+    free_of_shape: dict[str, list[int]] = {}
+    for rank in reversed(free):
+        free_of_shape.setdefault(gang.shapes[rank] if gang.shapes else "", []).append(rank)
+    for uid in map(pods.uid, waiting):
+        if uid not in ranks and (left := free_of_shape.get(shapes[uid] if gang.shapes else "")):
+            ranks[uid] = left.pop()
     known_shapes = gang.shapes or _shapes_of_new(gang, {rank: shapes.get(uid, "") for uid, rank in ranks.items()})
     placed = sorted((pod for pod in waiting if pods.uid(pod) in ranks), key=pods.age)
     return [(pod, Place(gang.name, ranks[pods.uid(pod)], gang.size, known_shapes)) for pod in placed]

@@ -43,7 +43,8 @@ def decide(
         return holds, state
     racing = gang_ranks.racing(group)
     if racing is not None:
-        group = pod_group.without(group, [pod for pod in group.waiting if pod not in racing])
+        members = {pods.uid(pod) for pod in racing}
+        group = pod_group.without(group, [pod for pod in group.waiting if pods.uid(pod) not in members])
     assigned = member_places.assign_places(group, job, racing[0] if racing else None)
     unplaced = [pod for pod in group.waiting if pods.uid(pod) not in assigned]
     no_place = conditions.full(f"Slurm job {job.job_id} ({len(job.nodes)} nodes)", " of the group")

@@ -10,6 +10,7 @@ from typing import Any
 from bridge.slurm import states
 from bridge.slurm.models import Job, JobPart, ObservedJob
 from bridge.workload import groups, links, pods, resources
+from scheduler import pod_group
 from scheduler.pod_group import Group
 
 Pod = Mapping[str, Any]
@@ -63,14 +64,9 @@ def assign(group: Group, nodes: Sequence[str], size: int, shared: int, exact: bo
         if slot is not None and slot // shared < len(nodes) and free[nodes[slot // shared]] > 0:
             assigned[pods.uid(pod)] = nodes[slot // shared]
             free[nodes[slot // shared]] -= 1
-    for pod in group.waiting:
-        if pods.uid(pod) in assigned:
-            continue
-        node = next((node for node in nodes if free[node] > 0), "")
-        if node:
-            assigned[pods.uid(pod)] = node
-            free[node] -= 1
-    return assigned
+    places = (node for node, room in free.items() for _ in range(room))
+    unassigned = (uid for pod in group.waiting if (uid := pods.uid(pod)) not in assigned)
+    return {**assigned, **dict(zip(unassigned, places, strict=False))}
 
 
 def assign_places(group: Group, job: Job, first: Pod | None = None) -> dict[str, str]:
@@ -132,7 +128,7 @@ def choose_members(group: Group) -> tuple[Group, list[Pod]]:
         by_uid = {pods.uid(pod): shape for pod, shape in zip(waiting, shapes, strict=True)}
         kept = _one_for_each_slot(group, by_uid, counts, group.size - succeeded)
     others = [pod for pod in waiting if pods.uid(pod) not in kept]
-    return replace(group, pods=tuple([pod for pod in group.pods if pod not in others])), others
+    return pod_group.without(group, others), others
 
 
 def differ_without_slots(group: Group) -> bool:
@@ -223,4 +219,4 @@ def matching_members(group: Group, job: Job) -> tuple[Group, list[Pod]]:
     strangers = [pod for pod in candidates if shape_of(pod) not in job_shapes]
     if not strangers:
         return group, []
-    return replace(group, pods=tuple([pod for pod in group.pods if pod not in strangers])), strangers
+    return pod_group.without(group, strangers), strangers

@@ -13,10 +13,12 @@ from bridge.script import flavor_limits, sizing
 from bridge.script.settings import BuildSettings
 from bridge.workload import eligibility, links, pods, remote_gangs, resources
 from bridge.workload.remote_gangs import Place
+from scheduler import gang_ranks
 from scheduler.group_actions import BindToPool, SetCondition, SetPlaces
 from scheduler.group_states import NEW
 from scheduler.places.place_view import PoolView, pool_view
 from tests import builders
+from tests.counted import Count
 from tests.unit.scheduler import test_pools
 from tests.unit.scheduler.decisions import occupied
 from tests.unit.scheduler.test_pools import SECRET, lets, look, node
@@ -411,3 +413,22 @@ def test_a_group_that_may_go_to_slurm_stays_there_unless_none_is_configured() ->
     assert placed(decide(members, pool("a"), nodes=(node("n1"),))) == {}
     assert len(decide(members, pool("a"), nodes=(node("n1"),))) == SIZE
     assert set(placed(decide(members, pool("a"), colocated=False))) == {"u0", "u1", "u2"}
+
+
+def test_the_ranks_of_a_job_are_given_in_one_pass() -> None:
+    count, number = Count(), 100
+    members = [member(None, uid=f"u{index}", name=f"m{index:03}", size=number) for index in range(number)]
+    members += [member(None, uid=f"x{index}", name=f"x{index:03}", size=number, cpu="2") for index in range(number)]
+    shapes = [links.shape(members[0])] * number + [links.shape(members[-1])] * number
+
+    class Shapes(tuple[str, ...]):
+        def __getitem__(self, index: Any) -> Any:
+            count.value += 1
+            return super().__getitem__(index)
+
+    gang = gang_ranks.Gang("", "job", 2 * number, {}, shapes=Shapes(shapes))
+    # those of the second shape come first, and none of the first ranks is for them
+    placed = gang_ranks.assign([*reversed(members)], {pods.uid(pod): None for pod in members}, gang)
+    assert sorted(place.rank for _, place in placed) == [*range(2 * number)]
+    assert all(links.shape(pod) == shapes[place.rank] for pod, place in placed)
+    assert count.value <= 4 * len(shapes)

@@ -11,6 +11,7 @@ from bridge.slurm.models import JobLink
 from bridge.workload import links
 from scheduler import conditions, group_actions, member_places
 from scheduler.group_states import GroupStates
+from tests.counted import Count, Items, Object
 from tests.unit.scheduler import decisions
 from tests.unit.scheduler.test_gang_decide import (
     NODES,
@@ -181,3 +182,26 @@ def test_the_shape_of_a_pod_is_what_it_requests():
     late = member(0)
     late["spec"]["activeDeadlineSeconds"] = 60
     assert links.shape(late) != links.shape(same[0]) != links.shape(member(0, cpu="2"))
+
+
+def test_the_members_of_a_group_are_not_compared_with_one_another():
+    """Two Jobs of 5,000 pods, in one PodGroup, kept the scheduler busy for seconds in each look."""
+    count, number = Count(), 40
+    alike = [Object(member(slot, size=number), count) for slot in range(number)]
+    others = [Object(member(slot, size=number, cpu="2", uid=f"x{slot}"), count) for slot in range(number)]
+    group = gang_of(*alike, *others)
+    chosen, left = member_places.choose_members(group)
+    assert (len(chosen.waiting), len(left)) == (number, number)
+    job = submitted(5, NODES[:1], alike[0], number).job
+    matching, strangers = member_places.matching_members(group, job)
+    assert (len(matching.waiting), len(strangers)) == (number, number)
+    assert count.value == 0
+
+
+def test_the_nodes_of_a_job_are_looked_at_once_for_all_members():
+    count, number = Count(), 100
+    group = gang_of(*(member(None, name=f"m{index}", uid=f"m{index}", size=number) for index in range(number)))
+    nodes = Items([f"n{index}" for index in range(number)], count)
+    assigned = member_places.assign(group, nodes, number, 1)
+    assert count.value <= 3 * number
+    assert sorted(assigned.values()) == sorted(nodes)
