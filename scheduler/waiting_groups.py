@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from bridge import names
@@ -25,7 +26,6 @@ from bridge.kube.cache import Cache
 from bridge.kube.discovery import get_if_served
 from bridge.kube.kube_client import KubeClient
 from bridge.logs import kv
-from bridge.slurm.models import GroupRef
 from bridge.workload import links, pods
 from bridge.workload.groups import InvalidGroupError, Membership
 from bridge.workload.kinds import pod_group_kinds
@@ -165,26 +165,25 @@ class GroupObjects:
         self._next = -math.inf
         self._forbidden = False
 
-    def request(self, groups: Iterable[Group], has_job: Callable[[str], bool], workers: Workers) -> None:
+    def request(self, groups: Collection[Group], has_job: Callable[[str], bool], workers: Workers) -> None:
         """Read the object of the next waiting group, if one is due; ``has_job``: whether a key has a job in Slurm."""
         now = self._clock.monotonic()
         if self._forbidden or now < self._next:
             return
-        for group in groups:
-            waited = now - self._read_at.get(group.key, -math.inf)
-            if (
-                waited < PERIOD
-                or group.ref is None
-                or group.ref.kind not in _KINDS
-                or not group.waiting
-                or group.running
-            ):
-                continue
-            if waited >= LONG_PERIOD or (not has_job(group.key) and _lacks_members(group)):
-                self._read_at[group.key], self._next = now, now + GAP
-                call = f"object of {group.key}"
-                workers.submit(call, lambda ref=group.ref: self._read(ref), 9, kind="read_group")  # type: ignore[misc]
-                return
+        since = {group.key: now - self._read_at.get(group.key, -math.inf) for group in groups}
+        due = [group for group in groups if self._is_due(group, since[group.key], has_job)]
+        if due:
+            # the longest unread one: else a user with hundreds of groups would keep those of others from their turn
+            group = max(due, key=lambda group: since[group.key])
+            self._read_at[group.key], self._next = now, now + GAP
+            workers.submit(f"object of {group.key}", partial(self._read, group), 9, kind="read_group")
+
+    @staticmethod
+    def _is_due(group: Group, waited: float, has_job: Callable[[str], bool]) -> bool:
+        """Whether the object of a group that was read ``waited`` seconds ago is to be read again."""
+        if waited < PERIOD or group.ref is None or group.ref.kind not in _KINDS or not group.waiting or group.running:
+            return False
+        return waited >= LONG_PERIOD or (not has_job(group.key) and _lacks_members(group))
 
     def applied(self, group: Group) -> Group:
         """Return the group with the present minimum of its group, and with the object that has taken its name."""
@@ -204,7 +203,9 @@ class GroupObjects:
             for key in values_by_key.keys() - keys:
                 values_by_key.pop(key, None)
 
-    def _read(self, ref: GroupRef) -> None:
+    def _read(self, group: Group) -> None:
+        if (ref := group.ref) is None:
+            return
         kind = _KINDS[ref.kind]
         for resource in kind.resources:
             try:

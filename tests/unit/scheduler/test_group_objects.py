@@ -1,12 +1,15 @@
 """A corrected ``minMember`` or ``minCount`` is read for pods that wait for more members."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from bridge import names
 from bridge.errors import KubeForbiddenError
 from bridge.workload import links, pods
-from scheduler import waiting_groups
+from scheduler import pod_group, waiting_groups
 from tests.builders import group, pod
+from tests.fakes.clock import FakeClock
 from tests.unit.scheduler.test_ended_jobs import World
 from tests.unit.scheduler.test_gang_apart import jobs, settle
 
@@ -203,3 +206,20 @@ def test_without_the_permission_new_pods_alone_have_a_changed_minimum(world, kin
     settle(world, 30)
     assert len(calls) == 1
     assert said(world) == {f"1 of 2 pods of {kind} g are present"}
+
+
+def test_each_of_many_groups_is_read_in_turn():
+    """A user with more groups than are read in a period kept those of others from their turn."""
+    clock, read = FakeClock(), set()
+    objects = waiting_groups.GroupObjects(None, clock)
+    workers = SimpleNamespace(submit=lambda key, *_, **__: read.add(key))
+    number = 3 * int(waiting_groups.PERIOD / waiting_groups.GAP)
+    entries = (
+        pod(f"u{index}", annotations=group(2, kind="podgroup", name=f"g{index}", uid=f"o{index}"))
+        for index in range(number)
+    )
+    groups = [pod_group.make([(entry, links.membership(entry))]) for entry in entries]
+    for _ in range(number):
+        clock.advance(waiting_groups.GAP)
+        objects.request(groups, lambda _: False, workers)
+    assert len(read) == number
