@@ -26,6 +26,8 @@ _RESERVED = (
     ("metadata.annotations", raw_pods.annotations_of, (*OWN_ANNOTATIONS, *CREATION_ANNOTATIONS)),
 )
 _FINALIZER_RESERVED = "metadata.finalizers: {!r} is not allowed: only podbridge sets it"
+MOST_EXPRESSIONS = 1000
+"""Expressions of a required node affinity; each may have any number of values."""
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -52,6 +54,17 @@ def requirements(spec: Mapping[str, Any], selects: str = SLURM) -> list[str]:
                 f"preference"
             )
     return problems
+
+
+def excess(spec: Mapping[str, Any]) -> list[str]:
+    """List a required node affinity with so many expressions that their comparison with each node takes seconds."""
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
+    terms = required.get("nodeSelectorTerms") or ()
+    count = sum(len(term.get(part) or ()) for term in terms for part in ("matchExpressions", "matchFields"))
+    if count <= MOST_EXPRESSIONS:
+        return []
+    path = f"spec.affinity.nodeAffinity.{_REQUIRED}"
+    return [f"{path}: {count} expressions are not allowed; allowed: at most {MOST_EXPRESSIONS}"]
 
 
 def devices(spec: Mapping[str, Any], classes: Mapping[str, str], *, remote: bool) -> list[str]:

@@ -106,7 +106,7 @@ def create(
     verdict.invalid += request.problems
     verdict.permissions += job_annotations.needed_permissions(request.annotations)
     selects = "Slurm selects the node" if allowed.local else "podbridge selects the pool"
-    verdict.invalid += refused_fields.requirements(spec, selects)
+    verdict.invalid += refused_fields.requirements(spec, selects) + refused_fields.excess(spec)
     verdict.warnings += refused_fields.preferences(spec, selects)
     verdict.invalid += pool_rules.invalid(pod, scope.pools)
     _check_exposure(verdict, pod, config, scope)
@@ -228,7 +228,9 @@ def update(
         return verdict
     if pool_selection.of(old) != pool_selection.of(new):  # Kubernetes allows new tolerations on a pod without a node
         verdict.forbidden += pool_rules.forbidden(new, scope.pools)
-    # Kubernetes allows a larger node selector of a pod with scheduling gates
+    # Kubernetes allows another node affinity, and a larger node selector, of a pod with scheduling gates
+    if old["spec"].get("affinity") != new["spec"].get("affinity"):
+        verdict.invalid += refused_fields.excess(new["spec"])
     if pool_selection.of(new).local and old["spec"].get("nodeSelector") != new["spec"].get("nodeSelector"):
         _select_partition(verdict, new["spec"], config, scope)
     if raw_pods.annotations_of(old).get(names.EXPOSE) != raw_pods.annotations_of(new).get(names.EXPOSE):

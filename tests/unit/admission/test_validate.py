@@ -177,6 +177,22 @@ def test_requirements_about_other_pods_are_refused(spec: dict[str, Any], words: 
     assert all(word in problem for word in words), problem
 
 
+def test_a_node_affinity_of_many_expressions_is_refused() -> None:
+    """A decision compares each of them with each node."""
+
+    def having(count: int) -> dict[str, Any]:
+        expressions = [{"key": f"k{index}", "operator": "Exists"} for index in range(count)]
+        terms = [{"matchExpressions": expressions[::2]}, {"matchFields": expressions[1::2]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        return pod(affinity={"nodeAffinity": required})
+
+    assert validate.create(having(1000), "alice", RULES).invalid == []
+    (problem,) = validate.create(having(1001), "alice", RULES).invalid
+    assert problem.endswith("1001 expressions are not allowed; allowed: at most 1000")
+    assert validate.update(having(1), having(1001), "alice", RULES).invalid == [problem]
+    assert validate.update(having(1001), having(1001), "alice", RULES).invalid == []
+
+
 @pytest.mark.parametrize(
     ("requests", "words"),
     [
