@@ -93,7 +93,7 @@ def _expand_one(expression: str, room: int) -> Iterator[str]:
     parts: list[list[str]] = []
     count = 1
     for index, piece in enumerate(re.split(r"\[([^\]]*)\]", expression)):
-        choices = list(_ranges(piece, room)) if index % 2 else [piece]
+        choices = list(itertools.islice(_ranges(piece, room), room + 1)) if index % 2 else [piece]
         count *= len(choices)
         if count > room:
             raise SlurmError(f"hostlist stands for more than {LIMIT} names: {expression[:200]}")

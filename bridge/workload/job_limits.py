@@ -54,7 +54,7 @@ def _problems(parts: Iterable[JobRequest], text: str) -> list[str]:
         limits = {**json.loads(text)}
         known_limits = {key: limits[key] for key in _KEYS.values() if key in limits}
         return [problem for key, most in known_limits.items() for problem in _COUNTS[key](parts, most)]
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return [f"annotation {names.JOB_LIMITS}: {text[:80]!r} cannot be read; allowed: as admission writes it"]
 
 

@@ -1,10 +1,12 @@
 import contextlib
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import SlurmError
+from bridge.slurm import hostlist
 from bridge.slurm.hostlist import compress, expand
 
 
@@ -68,3 +70,19 @@ def test_what_is_compressed_expands_to_the_same_names(names: set[str]) -> None:
 def test_nothing_but_its_own_error_comes_out(text: str) -> None:
     with contextlib.suppress(SlurmError):
         expand(text)
+
+
+def test_the_ranges_of_a_bracket_have_the_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    ranges = hostlist._ranges
+
+    def counted(text: str, room: int) -> Iterator[str]:
+        for name in ranges(text, room):
+            made.append(name)
+            yield name
+
+    monkeypatch.setattr(hostlist, "_ranges", counted)
+    monkeypatch.setattr(hostlist, "LIMIT", 100)
+    with pytest.raises(SlurmError, match="more than 100 names"):
+        expand(f"n[{','.join(['0-99'] * 1000)}]")
+    assert len(made) <= 101
