@@ -8,12 +8,13 @@ each Service and pod, because the ports of two pods differ at the hub's address.
 from __future__ import annotations
 
 import ipaddress
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
+from bridge.core import isolation
 from bridge.kube.prune import IDENTITY, pick
 from bridge.kube.resources import ENDPOINT_SLICES
 from bridge.workload import pods, services
@@ -25,6 +26,8 @@ MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 SERVICE_NAME = "kubernetes.io/service-name"
 _SERVICE = ("selector", "ports", "clusterIP", "type", "publishNotReadyAddresses", "ipFamilies")
 _SLICE = ("addressType", "endpoints", "ports")
+MOST_SERVICES = 32
+"""Services that reach a pod: each needs a slice for it, so that a few hundred of both would be many thousand writes."""
 _LONGEST = 253 - 37
 """Characters of a Service's name in the name of a slice, before the UID of the pod."""
 
@@ -142,10 +145,19 @@ def decide(
     actions: list[Action] = []
     wanted: dict[tuple[str, str], dict[str, Any]] = {}
     with_ports = [each for each in exposed if each.ports] if address is not None else []
-    for each, service in _selections(with_ports, services):
-        if problem := _problem(service, str(address)):
+    counts = Counter[str]()
+    for each, service in _selections(with_ports, sorted(services, key=_name)):
+        try:
+            problem, ports = _problem(service, str(address)), _ports(service, each, listeners)
+        except Exception as error:
+            isolation.report("expose", pods.key(each.pod), error)
+            continue
+        counts[uid := pods.uid(each.pod)] += not problem and bool(ports)
+        if not problem and ports and counts[uid] > MOST_SERVICES:
+            problem = f"more than {MOST_SERVICES} Services select the pod: the first of them by name reach it"
+        if problem:
             actions.append(ReportProblem(each.pod, problem))
-        elif ports := _ports(service, each, listeners):
+        elif ports:
             body = _slice(service, each.pod, ports, str(address), manager)
             wanted[body["metadata"]["namespace"], body["metadata"]["name"]] = body
     for found in slices:
@@ -163,6 +175,10 @@ def decide(
             actions.append(Replace({**new, "metadata": versioned}))
     actions += [Create(body) for body in wanted.values()]
     return actions
+
+
+def _name(service: Object) -> str:
+    return str(service["metadata"]["name"])
 
 
 _KIND = {"apiVersion": ENDPOINT_SLICES.api_version, "kind": "EndpointSlice"}

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from bridge import names
 from bridge.config import policies
 from bridge.control.control_loop import KubeDependencies, Loop
+from bridge.core import isolation
 from bridge.core.threads import Supervisor
 from bridge.errors import BridgeError, KubeConflictError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube import namespaces
@@ -147,12 +148,16 @@ class Exposure(Loop):
         return None
 
     def _examine(self, known: Iterable[tuple[Object, Pool]]) -> list[Exposed]:
-        found = (
-            expose_decide.examine(pod, self._address, pool.name, pool.connections is not None, allowed)
-            for pod, pool in known
-            if (allowed := self._allows(pod["metadata"]["namespace"])) is not None
-        )
-        return [each for each in found if each is not None]
+        found: list[Exposed] = []
+        for pod, pool in known:
+            try:
+                if (allowed := self._allows(pod["metadata"]["namespace"])) is not None:
+                    forwards = pool.connections is not None
+                    each = expose_decide.examine(pod, self._address, pool.name, forwards, allowed)
+                    found += [each] if each is not None else []
+            except Exception as error:
+                isolation.report("expose", pods.key(pod), error)
+        return found
 
     def _allows(self, namespace: str) -> bool | None:
         """Whether the policy of the namespace allows exposed pods; the last answer while it cannot be read."""

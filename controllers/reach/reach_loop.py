@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from bridge import names
 from bridge.config import policies
 from bridge.control.control_loop import KubeDependencies, Loop
+from bridge.core import isolation
 from bridge.core.retries import Backoff, Retries
 from bridge.core.shares import Shares
 from bridge.errors import BridgeError, ServiceRefusedError, ShareExceededError
@@ -125,8 +126,11 @@ class Reaching(Loop):
         self._reports.keep({pods.uid(pod) for pod, _ in found})
         for pod, pool in found:
             ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-            if pool is not None and not ended and (open_stream := self._opener(pod, pool)) is not None:
-                wanted[pods.uid(pod)] = pod, pool, open_stream
+            try:
+                if pool is not None and not ended and (open_stream := self._opener(pod, pool)) is not None:
+                    wanted[pods.uid(pod)] = pod, pool, open_stream
+            except Exception as error:
+                isolation.report("reach", pods.key(pod), error)
         for uid, stream in list(self._streams.items()):
             if stream.is_over:
                 del self._streams[uid]
@@ -136,7 +140,11 @@ class Reaching(Loop):
                 stream.close()
         for uid, (pod, pool, open_stream) in wanted.items():
             if uid not in self._streams and not self._retries.resting(uid, "stream"):
-                self._begin(pod, pool, open_stream)
+                try:
+                    self._begin(pod, pool, open_stream)
+                except Exception as error:
+                    self._retries.failed(uid, "stream")
+                    isolation.report("reach", pods.key(pod), error)
 
     def _begin(self, pod: Object, pool: Pool, open_stream: Callable[[Object], Session]) -> None:
         """Open the stream of a pod, unless its namespace has as many at the site as it may."""

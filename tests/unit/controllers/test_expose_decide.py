@@ -1,6 +1,7 @@
 """Which EndpointSlices exist for exposed pods."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from controllers.expose import expose_decide
 from controllers.expose.expose_decide import Create, Delete, Exposed, Replace, ReportProblem
+from controllers.expose.expose_loop import Exposure
 from tests import builders
 
 HUB = "10.1.2.3"
@@ -300,3 +302,36 @@ def test_the_actions_lead_to_a_state_without_further_actions(pods, services, bef
         selector = services[int(found["metadata"]["labels"]["kubernetes.io/service-name"][1:])][0]
         assert selector.items() <= pods[number][0].items() and selector
         assert len(found["ports"]) <= 2 and found["ports"]
+
+
+def test_a_defect_about_one_pod_changes_nothing_for_the_others(monkeypatch, isolates):
+    target_port = expose_decide.services.target_port
+
+    def failing(port, body):
+        return target_port(port, body) if body["metadata"]["uid"] != "u1" else 1 / 0
+
+    monkeypatch.setattr(expose_decide.services, "target_port", failing)
+    body = made([(pod(), (8888,)), (pod("q", "u2"), (8888,))], [service()])
+    assert body["metadata"]["name"] == "s-u2"
+    assert isolates == [("expose", "ns/p")]
+
+
+def test_a_pod_that_cannot_be_examined_keeps_no_other_from_its_listeners(monkeypatch, isolates):
+    monkeypatch.setattr(expose_decide.services, "exposed_ports", lambda body: [1 / (body["metadata"]["uid"] != "u1")])
+    loop = SimpleNamespace(_address=HUB, _allows=lambda _: True)
+    pool = SimpleNamespace(name="site", connections=object())
+    found = Exposure._examine(loop, [(pod(), pool), (pod("q", "u2"), pool), (pod("r", "u3", phase="Pending"), pool)])
+    assert [each.pod["metadata"]["uid"] for each in found] == ["u2"]
+    assert isolates == [("expose", "ns/p")]
+
+
+def test_a_pod_has_slices_for_a_limited_number_of_services():
+    most = expose_decide.MOST_SERVICES
+    many = [service(f"s{number:02}", uid=f"s{number}") for number in reversed(range(most + 2))]
+    many += [service("a0", clusterIP="None"), service("a1", ports=[{"port": 80, "targetPort": 9}])]
+    actions = decide([(pod(), (8888,)), (pod("q", "u2"), (8888,))], many)
+    created = [action.body["metadata"]["name"] for action in actions if isinstance(action, Create)]
+    assert sorted(created) == sorted(f"s{number:02}-{uid}" for number in range(most) for uid in ("u1", "u2"))
+    problems = {action.text for action in actions if isinstance(action, ReportProblem)}
+    assert len(problems) == 2
+    assert any(f"more than {most} Services select the pod" in text for text in problems)

@@ -78,3 +78,22 @@ def test_a_namespace_leaves_streams_at_a_site(monkeypatch: pytest.MonkeyPatch) -
     eventually(lambda: sorted(world.opened) == [*"abcde", "m"], "a place for another one")
     world.pods.clear()
     world.loop.reconcile()
+
+
+def test_a_defect_about_one_pod_keeps_no_other_from_its_stream(
+    monkeypatch: pytest.MonkeyPatch, isolates: list[tuple[str, str]]
+) -> None:
+    world = World()
+    world.add("ns", "a", "b", "c")
+    world.pool.job = lambda uid: job_status(uid, "running") if uid != "a" else 1 / 0
+    begin = world.loop._begin
+    monkeypatch.setattr(
+        world.loop, "_begin", lambda pod, *more: begin(pod, *more) if pod["metadata"]["uid"] != "b" else 1 / 0
+    )
+    world.loop.reconcile()
+    eventually(lambda: world.opened == ["c"], "the stream of the other pod")
+    assert isolates == [("reach", "ns/a"), ("reach", "ns/b")]
+    world.loop.reconcile()
+    assert isolates[2:] == [("reach", "ns/a")], "the other one rests"
+    world.pods.clear()
+    world.loop.reconcile()
