@@ -8,7 +8,7 @@ its Secrets must not go to the wrong kubelet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from typing import Any
 from bridge import names
 from bridge.workload import pods, resources
 from bridge.workload.resources import PODS, Resources, allocatable
-from bridge.workload.tolerations import exceeds, remembered
+from bridge.workload.tolerations import Covers, exceeds, remembered
 
 CORDONED = "cordoned"
 BESIDE = "beside the pods there"
@@ -154,12 +154,13 @@ SPEC_FIELDS = ("schedulerName", "nodeSelector", "affinity", "tolerations")
 """The fields of a pod's spec that :func:`mismatch` reads."""
 
 
-def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str:
+def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView, covers: Covers | None = None) -> str:
     """Return the reason why Kubernetes would refuse the node for the pod; empty if it would not.
 
-    ``requests`` are those of the pod on a node (:func:`bridge.workload.resources.kubelet_requests`).
+    ``requests`` are those of the pod on a node (:func:`bridge.workload.resources.kubelet_requests`). ``covers``: as for
+    :func:`mismatch`.
     """
-    return first_reason(mismatch(spec, node), shortage(requests, node))
+    return first_reason(mismatch(spec, node, covers), shortage(requests, node))
 
 
 def first_reason(mismatch: str, shortage: str) -> str:
@@ -168,7 +169,7 @@ def first_reason(mismatch: str, shortage: str) -> str:
     return stays or mismatch or shortage
 
 
-def mismatch(spec: Mapping[str, Any], node: NodeView, covers: Callable[[Mapping[str, Any]], bool] | None = None) -> str:
+def mismatch(spec: Mapping[str, Any], node: NodeView, covers: Covers | None = None) -> str:
     """Return the reason why the pod may not be on the node, whatever it requests; empty if it may.
 
     ``covers`` returns whether the pod tolerates a taint; for many nodes, it is that of

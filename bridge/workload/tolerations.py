@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+Covers = Callable[[Mapping[str, Any]], bool]
+"""Whether a pod tolerates a taint."""
 _INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
 _CANONICAL = re.compile(r"0|-?[1-9][0-9]*")
 """A number that a toleration compares: without a plus sign or leading zeros."""
@@ -35,7 +37,7 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]
     return False
 
 
-def remembered(tolerations: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], bool]:
+def remembered(tolerations: Iterable[Mapping[str, Any]]) -> Covers:
     """Return :func:`tolerates` of these tolerations, which compares each taint once: many nodes have the same ones."""
     known: dict[tuple[object, ...], bool] = {}
 

@@ -96,7 +96,8 @@ class WorkloadActor:
         log.info("job released", extra=kv(pod=pods.key(action.pod), jobs=ids))
 
     def _has_new_member(self, key: str) -> bool:
-        open_pods = (pod for pod in self._cache.items() if pods.is_open(pod) and not pods.is_deleted(pod))
+        # not of all pods: each of thousands of members that end together looks for one
+        open_pods = (pod for pod in self._cache.picked().values() if not pods.is_deleted(pod))
         return any(links.key(pod) == key for pod in open_pods)
 
     def cancel(self, job_id: int, keys: Iterable[str]) -> bool:

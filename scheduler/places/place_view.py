@@ -21,6 +21,7 @@ from bridge.script.sizing import Request, Size
 from bridge.workload import eligibility, links, pool_selection, remote_gangs, resources, services
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
+from bridge.workload.tolerations import Covers, remembered
 from scheduler import member_places
 from scheduler.group_states import GroupState, Pod, Wait
 from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy
@@ -131,7 +132,7 @@ class Kind(NamedTuple):
 
 
 NO_REACH = "its pods reach no Services"
-_OnNode = tuple[Mapping[str, Any], Resources]
+_OnNode = tuple[Mapping[str, Any], Resources, Covers]
 """What the members of one kind on one node of the colocated Slurm need: as of :class:`Kind`, for all of them."""
 
 
@@ -216,20 +217,27 @@ class Shape:
         """
         if self._local is None:
             self._local = self._lack_of_nodes(
-                lambda kind, node: eligibility.refusal(*kind, node) or too_full(occupancy, kind[1], node)
+                lambda kind, node: _refused_on(kind, node) or too_full(occupancy, kind[1], node)
             )
         return self._local
 
     def fits_local(self) -> bool:
         """Whether enough nodes of the colocated Slurm could run the pods, whatever is on them."""
         if self._fits_local is None:
-            self._fits_local = not self._lack_of_nodes(lambda kind, node: eligibility.refusal(*kind, node))
+            self._fits_local = not self._lack_of_nodes(_refused_on)
         return self._fits_local
 
     def _lack_of_nodes(self, refusal: Callable[[_OnNode, NodeView], str]) -> str:
         """Return the last reason if fewer nodes than the pods need may run any of them; empty if there are enough."""
         why, needed = "no node", math.ceil(self.size / self._together)
-        kinds = [(kind.spec, resources.total([kind.requested] * self._together)) for kind in self._kinds]
+        kinds = [
+            (
+                kind.spec,
+                resources.total([kind.requested] * self._together),
+                remembered(kind.spec.get("tolerations") or ()),
+            )
+            for kind in self._kinds
+        ]
         for node in self._view.nodes:
             refused = ""
             for kind in kinds:
@@ -263,6 +271,11 @@ class Shapes:
             counted = [counts[text] for text in kinds]
             shape = self._by_key[key] = Shape(self._view, [*kinds.values()], counted, total, together)
         return shape
+
+
+def _refused_on(kind: _OnNode, node: NodeView) -> str:
+    spec, requests, covers = kind
+    return eligibility.refusal(spec, requests, node, covers)
 
 
 def _kind(pod: Pod, *, is_group: bool, is_sized: bool) -> Kind:

@@ -13,7 +13,7 @@ from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Node
 from bridge.slurm.node_holders import Holder
-from bridge.workload import eligibility, quantity, resources
+from bridge.workload import eligibility, quantity, resources, tolerations
 from bridge.workload.eligibility import NodeView
 from bridge.workload.quantity import MIB
 
@@ -58,13 +58,13 @@ def rooms(
     ``requests`` are those of the pod on a node; ``volumes`` returns why its volumes exclude a node.
     """
     asks = slurm.asks if slurm is not None and slurm.asks is not None else _least(requests)
-    answers = []
+    answers, covers = list[Room](), tolerations.remembered(spec.get("tolerations") or ())
     for view in views:
         other = slurm.nodes.get(view.slurm_name) if slurm is not None else None
         if slurm is not None and other is None:
             continue
         awake = eligibility.once_up(view) if other is not None and states.is_asleep(other.states) else view
-        why = eligibility.refusal(spec, requests, awake)
+        why = eligibility.refusal(spec, requests, awake, covers)
         never, busy = (why, "") if why and not eligibility.may_pass(why) else (volumes(view), why)
         if other is None or slurm is None:
             answers.append(_answer(view.name, never, busy, POSSIBLE, UNKNOWN))

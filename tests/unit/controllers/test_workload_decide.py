@@ -1,6 +1,7 @@
 """Either side's end ends the other, and only when slurmctld has said so twice."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,9 @@ from bridge import names
 from bridge.slurm.components import Component, joined
 from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob, Snapshot
 from bridge.slurm.states import BASE_STATES, FLAGS, Phase
+from bridge.workload import links, pods
 from controllers.workload import workload_actions, workload_decide
+from controllers.workload.workload_act import WorkloadActor
 from controllers.workload.workload_actions import (
     Ask,
     CancelRemainingComponents,
@@ -23,6 +26,7 @@ from controllers.workload.workload_actions import (
 )
 from tests import builders
 from tests.builders import observed, snapshot
+from tests.fakes.memory_kube import MemoryCache
 
 
 def pod(uid="u1", *, job=5, held=True, phase="Running", node="n1", deleted=False, grace=30):
@@ -410,3 +414,14 @@ def test_what_a_decision_leaves_out_has_no_action(steps, data):
         whole = workload_decide.decide(view)
         assert workload_decide.decide(replace(view, waiting=waiting)) == whole
         displaced, waiting = whole.displaced, whole.waiting
+
+
+@pytest.mark.parametrize(("new", "is_there"), [({}, True), ({"deleted": True}, False), ({"node": "n1"}, False)])
+def test_the_end_of_a_gang_looks_for_a_new_member_among_the_open_pods_alone(new, is_there, monkeypatch):
+    """Each of thousands of members that end together does."""
+    member = {"annotations": builders.group(2), "metadata": {"resourceVersion": "1"}}
+    ended = builders.pod("u1", phase="Succeeded", node="n1", **member)
+    other = builders.pod("u3", metadata={"resourceVersion": "1"})
+    cache = MemoryCache([ended, builders.pod("u2", **member, **new), other], pods.is_open)
+    monkeypatch.setattr(cache, "items", lambda: pytest.fail("all pods are looked at"))
+    assert WorkloadActor._has_new_member(SimpleNamespace(_cache=cache), links.key(ended)) is is_there

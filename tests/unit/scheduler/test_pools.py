@@ -25,6 +25,7 @@ from scheduler.places.place_view import pool_view
 from scheduler.places.pool_places import namespace_views
 from scheduler.pod_group import Group
 from tests import builders
+from tests.counted import Count, Items
 from tests.fakes.clock import FakeClock
 from tests.unit.scheduler.decisions import occupied
 
@@ -147,9 +148,9 @@ def test_a_pool_is_checked_once_for_all_pods_that_request_the_same(monkeypatch: 
     checked: list[str] = []
     original = eligibility.refusal
 
-    def refusal(spec: Any, asked: Any, target: eligibility.NodeView) -> str:
+    def refusal(spec: Any, asked: Any, target: eligibility.NodeView, *more: Any) -> str:
         checked.append(target.name)
-        return original(spec, asked, target)
+        return original(spec, asked, target, *more)
 
     monkeypatch.setattr(eligibility, "refusal", refusal)
     occupancy = occupied(n1={"cpu": Decimal(8)})
@@ -398,3 +399,12 @@ def test_a_pod_that_reaches_services_goes_to_a_pool_that_lets_it() -> None:
     assert isinstance(waits, SetCondition) and "its pods reach no Services" in waits.message
     raw = builders.node("a", annotations={names.REACH_ALLOWED: "true"}, ready="True")
     assert pool_view(raw, eligibility.view(raw)).reaches
+
+
+def test_the_tolerations_of_a_pod_are_compared_once_with_equal_taints() -> None:
+    count = Count()
+    others = [{"key": f"o{index}", "operator": "Exists"} for index in range(200)]
+    body = pod(pools="local,*", tolerations=Items([*others, *TOLERATIONS], count))
+    nodes = [node(f"n{index}", taints=[{"key": "t", "effect": "NoSchedule"}]) for index in range(200)]
+    assert chosen([body], pool("a"), nodes=tuple(nodes)) == "a"
+    assert count.value <= 20 * len(others)

@@ -12,6 +12,7 @@ from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job, JobLink, Node, ObservedJob, PodRef
 from bridge.workload import eligibility, resources
 from tests import builders
+from tests.counted import Count, Items
 
 NOW = 1_767_225_600.0
 SLURM_NODE = Node("n1", frozenset({"MIXED"}), cpus=16, memory_mib=65536, gres="gpu:a100:4", partitions=("main",))
@@ -175,3 +176,13 @@ def test_the_published_sums_give_the_same_answer_as_slurm(own, others, asks, sta
     assert one.text.partition("; held")[0].replace("MIXED", state) == other.text.partition("; held")[0]
     text = node_room.held(cluster_sums.as_nodes(sums)["n1"], cluster_sums.as_holders(sums).get("n1", []), NOW)
     assert not any("hpc/" in line for line in text)
+
+
+def test_the_tolerations_of_a_pod_are_compared_once_with_equal_taints():
+    count = Count()
+    views = [eligibility.view(kube_node(f"n{i}", taints=[{"key": "t", "effect": "NoSchedule"}])) for i in range(100)]
+    others = [{"key": f"o{index}", "operator": "Exists"} for index in range(100)]
+    spec = {"containers": [], "tolerations": Items([*others, {"key": "t", "operator": "Exists"}], count)}
+    answers = node_room.rooms(spec, resources.node_requests(spec), views, None, NOW)
+    assert [room.answer for room in answers] == [node_room.POSSIBLE] * len(views)
+    assert count.value <= 2 * len(others)
