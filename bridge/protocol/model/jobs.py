@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, FailFast, Field
 from pydantic.dataclasses import dataclass
 
 from bridge.core.job_lifecycle import Event
@@ -30,6 +31,11 @@ MOST_USAGES = 500
 """Jobs in one request for their use of CPU and memory."""
 _LATEST = 1e11
 """Seconds since 1970, in the year 5138. A job can claim any time, which must not spoil the answer about others."""
+
+
+def _cut(most: int, value: object) -> object:
+    """Return the beginning of a list, before its elements are validated: a faulty site may send millions."""
+    return value[:most] if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
@@ -71,10 +77,10 @@ class ContainerState:
     started: bool = Field(default=False, description="The startup probe has succeeded and postStart has ended.")
     ready: bool = False
     last: Termination | None = None
-    occurrences: Annotated[tuple[Occurrence, ...], AfterValidator(lambda found: found[:MOST_OCCURRENCES])] = ()
+    occurrences: Annotated[tuple[Occurrence, ...], FailFast(), BeforeValidator(partial(_cut, MOST_OCCURRENCES))] = ()
 
 
-Containers = Annotated[list[ContainerState], AfterValidator(lambda states: states[:MOST_CONTAINERS])]
+Containers = Annotated[list[ContainerState], FailFast(), BeforeValidator(partial(_cut, MOST_CONTAINERS))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
@@ -167,4 +173,4 @@ class JobUsage:
 
     job: Uid
     at: Annotated[Amount, AfterValidator(lambda seconds: min(seconds, _LATEST))]
-    containers: Annotated[Sequence[ContainerUse], AfterValidator(lambda found: found[:MOST_CONTAINERS])]
+    containers: Annotated[list[ContainerUse], FailFast(), BeforeValidator(partial(_cut, MOST_CONTAINERS))]

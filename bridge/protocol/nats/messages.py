@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints
 
 from bridge.protocol.model.announcement import Announcement
 from bridge.protocol.model.identifiers import Owner, PoolName, Ticket, Uid, Value
@@ -24,6 +24,8 @@ UNKNOWN_LIBRARY = "UnknownLibrary"
 """Reason of a site that has no library with the digest of a :class:`ScriptWithoutLibrary`."""
 WRONG_FOLDER = "WrongFolder"
 """Reason of a submitter with another folder than the request names. It has not carried out the request."""
+MOST_LISTED = 5000
+"""Jobs in a page of a snapshot."""
 Submitter = Annotated[str, StringConstraints(max_length=128)]
 Sequence = Annotated[int, Field(lt=2**63)]
 """Number of an event. The hub keeps it, and the submitter, for each job."""
@@ -134,7 +136,7 @@ class Snapshot(Message):
     """Body of ``snapshot``: requests the next ``limit`` jobs of the owner after UID ``after``, sorted by UID."""
 
     after: str = ""
-    limit: int = Field(500, ge=1, le=5000)
+    limit: int = Field(500, ge=1, le=MOST_LISTED)
 
 
 class UnreadableJob(Message):
@@ -151,7 +153,11 @@ class SnapshotPage(Message):
 
     submitter: Submitter
     sequence: Sequence
-    jobs: tuple[Annotated[JobStatus | UnreadableJob, Field(union_mode="left_to_right")], ...]
+    jobs: Annotated[
+        tuple[Annotated[JobStatus | UnreadableJob, Field(union_mode="left_to_right")], ...],
+        FailFast(),
+        Field(max_length=MOST_LISTED),
+    ]
     more: bool = False
 
 
@@ -164,7 +170,7 @@ class UsageRequest(Message):
 class UsageAnswer(Message):
     """Reply to ``usage``. Jobs of which nothing is known are left out."""
 
-    jobs: tuple[JobUsage, ...]
+    jobs: Annotated[tuple[JobUsage, ...], FailFast(), Field(max_length=MOST_USAGES)]
 
 
 class Logs(LogOptions, Message):
