@@ -8,7 +8,7 @@ exit code other than 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -49,9 +49,8 @@ def job_status(pod: Pod, answer: PodStatus, owner: str) -> JobStatus | None:
     metadata = pod["metadata"]
     if answer.uid != metadata["uid"] or answer.name != metadata["name"] or answer.namespace != metadata["namespace"]:
         raise SiteError(f"the plugin answered for pod {answer.namespace}/{answer.name} ({answer.uid}) instead")
-    # a list, not a set: the plugin's name may be any JSON value, also one that has no hash
-    init_names = [each.get("name") for each in (pod.get("spec") or {}).get("initContainers") or ()]
-    init_entries = [entry for entry in answer.init_containers if entry.get("name") in init_names]
+    init_names = {each.get("name") for each in (pod.get("spec") or {}).get("initContainers") or ()}
+    init_entries = [entry for entry in answer.init_containers if _is_named(entry, init_names)]
     containers = _containers(pod, answer, init_entries)
     if not any(_state(entry) for entry in (*answer.containers, *init_entries)):
         return None
@@ -109,6 +108,12 @@ class _Containers:
         return max((at for at in times if at), default=None)
 
 
+def _is_named(entry: Mapping[str, Any], names: Set[object]) -> bool:
+    """Whether the name of a plugin's entry, which may be any JSON value, is one of these."""
+    name = entry.get("name")
+    return isinstance(name, str) and name in names
+
+
 def _has_failed(state: ContainerState) -> bool:
     return state.ended is not None and state.ended.exit_code != 0
 
@@ -122,7 +127,8 @@ def _containers(pod: Pod, answer: PodStatus, init_entries: Iterable[Mapping[str,
         raise SiteError(f"the plugin's answer lacks container {lacking[0]!r}")
     if not names:
         raise SiteError("the plugin's answer has no containers")
-    over = all(_is_over(entry) for entry in answer.containers if entry.get("name") in names)
+    known = {*names}
+    over = all(_is_over(entry) for entry in answer.containers if _is_named(entry, known))
     return _Containers(list(init.values()), [main[name] for name in names], over)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from bridge import names
-from bridge.interlink.objects import ConfigMap, JsonObject, Many, ObjectPart, Pod, Secret
+from bridge.interlink.objects import ConfigMap, Entries, JsonObject, Many, ObjectPart, Pod, Secret
 from bridge.protocol.model.identifiers import Namespace, Uid
 
 NO_TIME = "0001-01-01T00:00:00Z"
@@ -68,8 +68,8 @@ class PodStatus(ObjectPart):
     uid: str = Field("", alias="UID")
     namespace: str = ""
     jid: str | None = Field("", alias="JID")
-    containers: Many[JsonObject] = Field([])
-    init_containers: Many[JsonObject] = Field([], alias="initContainers")
+    containers: Entries = Field([])
+    init_containers: Entries = Field([], alias="initContainers")
 
 
 class LogOpts(ObjectPart):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Required, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
+    FailFast,
     Field,
     PlainSerializer,
     StringConstraints,
@@ -38,6 +39,10 @@ def _or_empty_list(value: Any) -> Any:
 def _or_empty_map(value: Any) -> Any:
     return {} if value is None else value
 
+
+Entries = Annotated[list[JsonObject], FailFast(), BeforeValidator(_or_empty_list)]
+"""A list of objects from a site, which may be null. The first invalid one ends the validation: a faulty site may send
+millions."""
 
 if TYPE_CHECKING:
     Many = list[T]

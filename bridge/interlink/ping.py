@@ -14,6 +14,8 @@ from bridge.workload import quantity
 
 _PLAIN = ("cpu", "memory", "pods")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+MOST_ENTRIES = 1000
+"""Accelerators and taints that are read, each; a virtual node has at most 100."""
 _MOST = 2**63 - 1
 """The largest Kubernetes quantity."""
 
@@ -66,13 +68,26 @@ def taints(answer: PingResponse) -> list[str] | None:
 
 
 def response(content: Mapping[str, Any]) -> tuple[PingResponse, str]:
-    """Return an answer without its invalid values, and the first of them in words; an empty text: there is none."""
+    """Return an answer without its invalid values, and the first of them in words; an empty text: there is none.
+
+    The rest of a list of more than :data:`MOST_ENTRIES` is cut off.
+    """
+    content = _shortened(content)
     try:
         return PingResponse.model_validate(content), ""
     except ValidationError as error:
         first = error.errors()[0]
         text = f"{'.'.join(str(step) for step in first['loc'])}: {first['msg']}"[:200]
         return PingResponse.model_validate(_valid(content, error)), text
+
+
+def _shortened(content: Mapping[str, Any]) -> dict[str, Any]:
+    shortened = {key: value[:MOST_ENTRIES] if isinstance(value, list) else value for key, value in content.items()}
+    if isinstance(found := shortened.get("resources"), dict):
+        shortened["resources"] = {
+            key: value[:MOST_ENTRIES] if isinstance(value, list) else value for key, value in found.items()
+        }
+    return shortened
 
 
 def total(capacities: Iterable[Mapping[str, str]]) -> dict[str, str]:

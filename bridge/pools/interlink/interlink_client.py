@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 Pod = Mapping[str, Any]
 Message = TypeVar("Message", bound=ObjectPart)
 
-LARGEST_STATUS = 64 << 20
-"""Bytes of an answer with the states of up to 1,000 pods."""
+LEAST_STATUS, STATUS_OF_POD = 8 << 20, 1 << 16
+"""Bytes of an answer with states, at most: some plugins answer for more pods than the requested ones. And bytes more
+for each requested pod. As data, an answer takes up to twenty times its size."""
 _NOT_METHOD = frozenset({400, 404, 405, 411, 415, 422, 501})
 """HTTP statuses of a server that accepts only POST."""
 _MALFORMED = frozenset({400, 415, 422})
@@ -304,12 +305,13 @@ class PluginClient:
             return ("GET", "POST"), _NOT_METHOD
         return (method, "POST" if method == "GET" else "GET"), _NO_LONGER
 
-    def _read(self, path: str, body: Any, operation: str) -> Answer:
+    def _read(self, path: str, body: Sequence[Pod], operation: str) -> Answer:
         """Send a request that reads; remember the method that the plugin accepts."""
         answers: list[Answer] = []
         methods, retried_statuses = self._methods_to_try(path)
         for method in methods:
-            answer = self._transport.request(method, path, body, operation=operation, largest=LARGEST_STATUS)
+            largest = LEAST_STATUS + len(body) * STATUS_OF_POD
+            answer = self._transport.request(method, path, body, operation=operation, largest=largest)
             answers.append(answer)
             if answer.ok:
                 with self._lock:

@@ -1,10 +1,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from bridge.errors import SiteError
 from bridge.interlink.job_status import NOT_READY, NOT_STARTED, SIDECAR, job_status
 from bridge.interlink.messages import PodStatus
+from tests.counted import Count, Text
 from tests.fakes.interlink_bodies import body, status_answer
 
 POD = body("delete")
@@ -123,3 +125,20 @@ def test_no_answer_of_a_plugin_raises_another_error(entries):
     except SiteError:
         return
     assert status is None or len(status.containers) == 2
+
+
+def test_many_entries_are_compared_with_the_pod_once():
+    count, number = Count(), 200
+    names = [Text(f"i{index}", count) for index in range(number)]
+    pod = {**POD, "spec": {**POD["spec"], "initContainers": [{"name": name} for name in names]}}
+    entries = [{"name": f"x{index}"} for index in range(number)] + [{"name": []}, {}]
+    answer = changed(init_containers=entries, containers=[*told("running").containers, *entries])
+    count.value = 0
+    assert job_status(pod, answer, "owner").init_containers == []
+    assert count.value <= 2 * number
+
+
+def test_the_first_invalid_entry_ends_the_validation():
+    with pytest.raises(ValidationError) as error:
+        PodStatus.model_validate({**status_answer("running")[0], "containers": [0] * 1000})
+    assert error.value.error_count() == 1

@@ -1,6 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.interlink import ping
 from bridge.interlink.messages import PingResponse, as_json
 from bridge.interlink.ping import capacity, ping_response, taints, total
 
@@ -73,3 +74,12 @@ def test_the_sum_of_pools():
         "memory": "1073741824",
         "a.com/gpu": "1",
     }
+
+
+def test_the_rest_of_a_long_list_is_not_read():
+    most = ping.MOST_ENTRIES
+    found, problem = ping.response({"taints": [{"key": "k"}] * most + [0] * 9, "resources": {"accelerators": None}})
+    assert (len(found.taints), problem) == (most, "")
+    accelerators = [{"resourceType": "a.com/b"}] * most + [0] * 9
+    found, problem = ping.response({"resources": {"accelerators": accelerators}})
+    assert (len(found.resources.accelerators), problem) == (most, "")

@@ -12,7 +12,7 @@ from bridge.config.interlink import InterlinkSection
 from bridge.errors import ConfigError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.interlink import ping
 from bridge.interlink.messages import RetrievedPodData
-from bridge.pools.interlink import references
+from bridge.pools.interlink import interlink_client, references
 from bridge.pools.interlink.interlink_client import PluginClient
 from bridge.pools.interlink.interlink_transport import PluginTransport, ServerError
 from bridge.protocol.model.requests import LogOptions
@@ -706,3 +706,16 @@ def test_a_failed_delete_has_an_unknown_outcome(wire):
     wire.post(f"{URL}/delete", status=500, body="scancel: error")
     with pytest.raises(ServerError):
         client().delete(pod("a"))
+
+
+@pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False)])
+def test_the_answer_about_a_pod_has_a_limited_size(wire, monkeypatch, more, is_read):
+    answer = json.dumps(status_answer("running"))
+    monkeypatch.setattr(interlink_client, "LEAST_STATUS", len(answer))
+    monkeypatch.setattr(interlink_client, "STATUS_OF_POD", 100)
+    wire.get(f"{URL}/status", body=answer + " " * (100 + more))
+    if is_read:
+        assert phases(client().statuses([POD])) == {UID: "running"}
+        return
+    with pytest.raises(SiteError, match=f"more than {len(answer) + 100} bytes"):
+        client().statuses([POD])
