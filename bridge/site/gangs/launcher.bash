@@ -13,7 +13,7 @@ KILL_WAIT=30
 # seconds in which wrappers end their pods; batch systems allow about as much after SIGTERM
 END_WAIT=60
 JOBS=${PWD%/*}
-STOP='' STOP_BY='' TASKS=()
+STOP='' STOP_BY='' GATE='' TASKS=()
 
 launch() {
     mkdir -p state/.new ready machines ended control ranks granted || exit 1
@@ -175,18 +175,30 @@ start_here() {
     { mkdir "${runs[@]}"; mkfifo "${runs[@]/%//waker}" "${runs[@]/%//guard}"; } 2>/dev/null
     find_namespace
     export PODBRIDGE_NAMESPACE="$NAMESPACE $MAPS_USER"
-    if ((${#ranks[@]} == SIZE)); then
-        # no other machine to wait for: the wrappers begin with their pods
+    # no other machine to wait for: the wrappers begin with their pods
+    ((${#ranks[@]} != SIZE)) || open_gate
+    if [[ $GATE ]]; then
         for rank in "${ranks[@]}"; do
             report_ready "$rank"
         done
-        find_absent
-        [[ $ABSENT ]] || let_go
     fi
     for rank in "${ranks[@]}"; do
         (take_signals && member "$rank") </dev/null &
         TASKS+=("$!")
     done
+    if [[ $GATE ]]; then
+        find_absent
+        [[ $ABSENT ]] || let_go
+        printf '\n%.0s' "${ranks[@]}" >&"$GATE"
+    fi
+}
+
+# open_gate: GATE is a pipe from which each wrapper reads a line before it looks for "go". The lines come after the last fork,
+# which may fail: then no pod starts.
+open_gate() {
+    local fifo=control/.gate
+    { mkfifo "$fifo" && exec {GATE}<>"$fifo"; } 2>/dev/null || GATE=''
+    rm -f "$fifo"
 }
 
 # find_absent: ABSENT is the first rank that is not ready; empty: all are. MACHINES has the machines of those before it.

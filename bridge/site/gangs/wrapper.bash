@@ -35,6 +35,10 @@ member() {
     # the start of a pod takes 0.04 s of a CPU
     export PODBRIDGE_BEGIN_TIME=$((BESIDE < 100 ? 100 + BESIDE * 4 : 500))
     share_devices "${SLURM_LOCALID:+$((SLURM_LOCALID * GPUS))}"
+    if [[ $GATE ]]; then
+        read -r -t "$START_WAIT" -u "$GATE"
+        exec {GATE}>&-
+    fi
     list .
     [[ $NAMES == *' go '* ]] || report_ready "$rank" || exit 1
     # the launcher may first wait for a grant, and for a pod

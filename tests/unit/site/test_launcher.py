@@ -53,6 +53,17 @@ def test_no_wrapper_of_a_group_on_one_machine_waits_for_the_others(job: Path) ->
     assert [(job / f"ran.{rank}").read_text() for rank in range(SIZE)] == [f"{100 + 4 * SIZE} m1,m1,m1 no\n"] * SIZE
 
 
+def test_no_pod_starts_before_all_wrappers_exist(job: Path) -> None:
+    script = job / "job.sh"
+    head, case, tail = script.read_text().rpartition("case ${1-} in")
+    # the number of wrappers, and the pods that have started some time later
+    seen = 'let_go() { [[ ! -e seen ]] || return 0; sleep 0.3; printf "%s" "${#TASKS[@]}" ran.* >seen; write_hosts; '
+    script.write_text(f'{head}{seen}put go "$MACHINES"; }}\n{case}{tail}')
+    assert '"phase":"Succeeded"' in run(job)
+    assert (job / "seen").read_text() == f"{SIZE}ran.*"
+    assert [(job / f"ran.{rank}").read_text() for rank in range(SIZE)] == [f"{100 + 4 * SIZE} m1,m1,m1 no\n"] * SIZE
+
+
 def test_no_pod_starts_if_a_wrapper_cannot_report_that_it_is_ready(job: Path) -> None:
     (job / "ready" / "1").mkdir(parents=True)
     variables = {"PATH": "/usr/bin:/bin", "PODBRIDGE_START_WAIT_SECONDS": "1", "HOSTNAME": "m1"}
