@@ -55,7 +55,12 @@ class Group:
         return [self.site.wait(pod, phase, patience) for _, pod in sorted(self.pods.items())]
 
     def log(self, rank: int) -> list[str]:
-        return str(self.site.log(self.pods[rank]).decode()).splitlines()
+        """Return the lines of a pod's log; none before its container has begun."""
+        try:
+            return str(self.site.log(self.pods[rank]).decode()).splitlines()
+        except SiteRefusedError as error:
+            assert error.reason == "ContainerWaiting"
+            return []
 
     def cancel(self, rank: int, grace: float = 0, *, forget: bool = True) -> None:
         self.site.client.call(CANCEL, self.pods[rank], CancelMessage(grace=grace, forget=forget))

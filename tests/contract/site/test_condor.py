@@ -244,24 +244,40 @@ def read(path: Path) -> str:
     return ""
 
 
-def test_without_a_dedicated_scheduler_no_group_is_announced_or_waits(site: Any, cluster: Cluster) -> None:
+@contextlib.contextmanager
+def dedicated_to_another_schedd(cluster: Cluster) -> Iterator[None]:
+    """Let the machines accept groups of another schedd."""
     config = cluster.sites[NAME].folder / "etc" / "condor_config"
-    config.write_text(config.read_text().replace("DedicatedScheduler@podbridge-site@", "DedicatedScheduler@other@"))
-    for machine in MACHINES:
-        cluster.stop_daemon(startd(machine))
-        cluster.start_daemon(startd(machine))
-    eventually(lambda: site.announced and not site.announced[-1].gangs, "no groups are announced", 30)
-    group = gangs.Group(site, 2, per_node=1)
-    group.submit_all("true")
-    ends = group.wait("ended")
-    assert {end.reason for end in ends} == {"BatchSystemRefused"}
-    assert 'set DedicatedScheduler = "DedicatedScheduler@podbridge-site@localhost"' in ends[0].message
-    group.check_nothing_left()
-    # a group on one machine is an ordinary job
-    group = gangs.Group(site, 2, per_node=2)
-    group.submit_all("true")
-    assert {end.outcome for end in group.wait("ended")} == {"Succeeded"}
-    group.check_nothing_left()
+    before = config.read_text()
+
+    def start_with(text: str) -> None:
+        config.write_text(text)
+        for machine in MACHINES:
+            cluster.stop_daemon(startd(machine))
+            cluster.start_daemon(startd(machine))
+
+    start_with(before.replace("DedicatedScheduler@podbridge-site@", "DedicatedScheduler@other@"))
+    try:
+        yield
+    finally:
+        start_with(before)
+
+
+def test_without_a_dedicated_scheduler_no_group_is_announced_or_waits(site: Any, cluster: Cluster) -> None:
+    with dedicated_to_another_schedd(cluster):
+        eventually(lambda: site.announced and not site.announced[-1].gangs, "no groups are announced", 30)
+        group = gangs.Group(site, 2, per_node=1)
+        group.submit_all("true")
+        ends = group.wait("ended")
+        assert {end.reason for end in ends} == {"BatchSystemRefused"}
+        assert 'set DedicatedScheduler = "DedicatedScheduler@podbridge-site@localhost"' in ends[0].message
+        group.check_nothing_left()
+        # a group on one machine is an ordinary job
+        group = gangs.Group(site, 2, per_node=2)
+        group.submit_all("true")
+        assert {end.outcome for end in group.wait("ended")} == {"Succeeded"}
+        group.check_nothing_left()
+    eventually(lambda: site.announced[-1].gangs, "groups are announced again", 60)
 
 
 def test_the_script_of_a_pod_runs_commands_and_connects_to_ports_and_services(site: Any) -> None:
