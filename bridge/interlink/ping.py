@@ -73,6 +73,8 @@ def response(content: Mapping[str, Any]) -> tuple[PingResponse, str]:
     The rest of a list of more than :data:`MOST_ENTRIES` is cut off.
     """
     content = _shortened(content)
+    if isinstance(found := content.get("resources"), dict):
+        content["resources"] = _shortened(found)
     try:
         return PingResponse.model_validate(content), ""
     except ValidationError as error:
@@ -82,12 +84,7 @@ def response(content: Mapping[str, Any]) -> tuple[PingResponse, str]:
 
 
 def _shortened(content: Mapping[str, Any]) -> dict[str, Any]:
-    shortened = {key: value[:MOST_ENTRIES] if isinstance(value, list) else value for key, value in content.items()}
-    if isinstance(found := shortened.get("resources"), dict):
-        shortened["resources"] = {
-            key: value[:MOST_ENTRIES] if isinstance(value, list) else value for key, value in found.items()
-        }
-    return shortened
+    return {key: value[:MOST_ENTRIES] if isinstance(value, list) else value for key, value in content.items()}
 
 
 def total(capacities: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 from bridge import names
 from bridge.errors import ScriptError
 from bridge.script import environment, mounts, probes, references, volume_files, volumes
+from bridge.script.quoting import Allowance
 from bridge.script.references import containers
 
 _NAME = re.compile(names.DNS_LABEL)
@@ -154,7 +155,7 @@ def _of_handlers(field_path: str, container: Mapping[str, Any]) -> Iterator[str]
     ports = probes.named_ports(container)
     lifecycle = container.get("lifecycle") or {}
     try:
-        probes.make(container, field_path, ports, 0, {})
+        probes.make(container, field_path, ports, 0, {}, Allowance())
         for hook in ("postStart", "preStop"):
             probes.action(lifecycle.get(hook), f"{field_path}.lifecycle.{hook}", ports)
     except ScriptError as error:

@@ -142,14 +142,13 @@ def make(
     objects: Objects,
     node: str,
     machine: Mapping[str, Decimal],
+    allowance: Allowance,
     service: Mapping[str, str] | None = None,
-    allowance: Allowance | None = None,
 ) -> ContainerVariables:
     """Return the variables of ``service``, ``envFrom`` and ``env``, in this order; each may use those before it.
 
     ``allowance``: what is left for the pod.
     """
-    allowance = allowance or Allowance()
     environment: Environment = dict(service or {})
     fields: dict[str, str] = {}
     for index, entry in enumerate(container.get("envFrom") or ()):

@@ -113,8 +113,8 @@ def _container(
         objects,
         node,
         size.machine,
-        {**services.variables(pod), **config.api_server.environment},
         allowance,
+        {**services.variables(pod), **config.api_server.environment},
     )
     lifecycle = container.get("lifecycle") or {}
     context = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}

@@ -55,10 +55,10 @@ def make(
     ports: Mapping[str, int],
     grace: float,
     variables: Mapping[str, str],
-    allowance: Allowance | None = None,
+    allowance: Allowance,
 ) -> list[Probe]:
     """Return a container's probes. Their commands may use its variables, those of hooks may not (as for a kubelet)."""
-    container_probes, allowance = [], allowance or Allowance()
+    container_probes = []
     for kind in KINDS:
         probe = container.get(f"{kind}Probe")
         if not probe:

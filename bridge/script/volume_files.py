@@ -64,13 +64,12 @@ def content(
     objects: Objects,
     node: str,
     machine: Mapping[str, Decimal],
-    allowance: Allowance | None = None,
+    allowance: Allowance,
 ) -> list[VolumeFile]:
     """Return the files of a volume with files; of two sources with the same path, the last one counts.
 
     ``machine``: limits for a container without limits of its own. ``allowance``: what is left for the pod.
     """
-    allowance = allowance or Allowance()
     files: dict[str, VolumeFile] = {}
     for source in sources(volume, field_path):
         for path, data, mode in _files(pod, source, objects, node, machine):

@@ -68,10 +68,9 @@ def make(
     objects: Objects,
     node: str,
     machine: Mapping[str, Decimal],
-    allowance: Allowance | None = None,
+    allowance: Allowance,
 ) -> Volumes:
     """Return every volume of the pod, with its content; ``allowance``: what is left for the pod."""
-    allowance = allowance or Allowance()
     pod_volumes = Volumes({}, [], {}, {}, {}, set())
     scripts, shared = annotated(pod, FUSE_PREFIX), annotated(pod, CVMFS_PREFIX)
     for index, volume in enumerate(pod["spec"].get("volumes") or ()):

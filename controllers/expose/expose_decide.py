@@ -152,9 +152,10 @@ def decide(
         except Exception as error:
             isolation.report("expose", pods.key(each.pod), error)
             continue
-        counts[uid := pods.uid(each.pod)] += not problem and bool(ports)
-        if not problem and ports and counts[uid] > MOST_SERVICES:
-            problem = f"more than {MOST_SERVICES} Services select the pod: the first of them by name reach it"
+        if not problem and ports:
+            counts[uid := pods.uid(each.pod)] += 1
+            if counts[uid] > MOST_SERVICES:
+                problem = f"more than {MOST_SERVICES} Services select the pod: the first of them by name reach it"
         if problem:
             actions.append(ReportProblem(each.pod, problem))
         elif ports:

@@ -262,8 +262,7 @@ class Shapes:
         is_group = len(members) > 1
         each = [_kind(pod, is_group=is_group, is_sized=is_group and self._has_limits) for pod in members]
         together = member_places.together(members) if is_group else 1
-        texts = (repr((sorted(kind.requested.items()), *kind[1:2], *kind[3:])) for kind in each)
-        key = together, tuple([(kind.selector, text) for kind, text in zip(each, texts, strict=True)])
+        key = together, tuple([(kind.selector, _text(kind)) for kind in each])
         shape = self._by_key.get(key)
         if shape is None:
             kinds, counts = dict(zip(key[1], each, strict=True)), Counter(key[1])
@@ -278,6 +277,12 @@ def _refused_on(kind: _OnNode, node: NodeView) -> str:
     return eligibility.refusal(spec, requests, node, covers)
 
 
+def _text(kind: Kind) -> str:
+    """Return what a kind has beside its selector; those of equal kinds are equal."""
+    requested = sorted(kind.requested.items())
+    return repr((requested, kind.spec, kind.reaches, kind.request, kind.shape, kind.settings, kind.mpi))
+
+
 def _kind(pod: Pod, *, is_group: bool, is_sized: bool) -> Kind:
     spec = {name: pod["spec"][name] for name in eligibility.SPEC_FIELDS if name in pod["spec"]}
     request, shape = None, ""
@@ -285,16 +290,9 @@ def _kind(pod: Pod, *, is_group: bool, is_sized: bool) -> Kind:
         shape = links.shape(pod)
         with contextlib.suppress(ScriptError):  # the pool that gets the pod refuses it with this error
             request = sizing.request_of(pod)
-    requested = resources.node_requests(pod["spec"])
-    return Kind(
-        pool_selection.of(pod),
-        spec,
-        requested,
-        services.is_reaching(pod),
-        request,
-        shape,
-        *(_settings(pod) if is_group else ()),
-    )
+    settings, mpi = _settings(pod) if is_group else ((), "")
+    requested, reaches = resources.node_requests(pod["spec"]), services.is_reaching(pod)
+    return Kind(pool_selection.of(pod), spec, requested, reaches, request, shape, settings, mpi)
 
 
 def _settings(pod: Pod) -> tuple[tuple[object, ...], str]:

@@ -80,7 +80,7 @@ def sent_request(pod: Pod, objects: Objects, node: str) -> PodCreateRequests:
 def _literal(
     pod: Pod, container: Mapping[str, Any], field_path: str, objects: Objects, node: str, allowance: Allowance
 ) -> JsonObject:
-    variables = environment.make(pod, container, field_path, objects, node, {}, allowance=allowance).values
+    variables = environment.make(pod, container, field_path, objects, node, {}, allowance).values
     return {
         **{key: value for key, value in container.items() if key != "envFrom"},
         "env": [{"name": name, "value": value.replace(ADDRESS, NO_ADDRESS)} for name, value in variables.items()],

@@ -205,7 +205,7 @@ def _variables(
     machine = {"cpu": requested.cpus, "memory": Decimal(requested.memory)}
 
     def values_with(with_objects: Objects) -> dict[str, str]:
-        return environment.make(pod, container, "spec.containers[0]", with_objects, node, machine).values
+        return environment.make(pod, container, "spec.containers[0]", with_objects, node, machine, Allowance()).values
 
     variables = values_with(objects)
     for name, value in variables.items():

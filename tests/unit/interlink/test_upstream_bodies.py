@@ -8,6 +8,7 @@ from bridge.interlink.objects import Pod
 from bridge.pools.interlink import references
 from bridge.script import volumes
 from bridge.script.buildconfig import BuildConfig
+from bridge.script.quoting import Allowance
 from tests.fakes.interlink_bodies import FOLDER, body
 
 MODELS = {
@@ -37,7 +38,7 @@ def test_the_files_of_a_pod_are_the_same_on_both_hops():
         ),
     )
     for pod, objects in sent:
-        made = volumes.make(pod, BuildConfig(), objects, "node", {}).files
+        made = volumes.make(pod, BuildConfig(), objects, "node", {}, Allowance()).files
         token, *others = sorted((file.path for file in made if file.path.startswith("kube-api-access")), reverse=True)
         assert token.endswith("/token")
         assert [path.partition("/")[2] for path in others] == ["namespace", "ca.crt"]

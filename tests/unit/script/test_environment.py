@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import MissingReferenceError, ScriptError
 from bridge.script import environment
-from bridge.script.quoting import ADDRESS
+from bridge.script.quoting import ADDRESS, Allowance
 from bridge.script.references import Objects
 from bridge.script.settings import ApiServer
 
@@ -94,7 +94,7 @@ def test_names_of_all_kinds_are_expanded(name, value):
 
 
 def make_all(container, objects=OBJECTS):
-    return environment.make(POD, container, "spec.containers[0]", objects, "node", MACHINE)
+    return environment.make(POD, container, "spec.containers[0]", objects, "node", MACHINE, Allowance())
 
 
 def make(container, objects=OBJECTS):
@@ -246,7 +246,7 @@ def test_where_the_api_server_is(url, host, port):
     service = ApiServer(url=url, ca=PEM).environment
     assert (service["KUBERNETES_SERVICE_HOST"], service["KUBERNETES_SERVICE_PORT"]) == (host, port)
     own = {"name": "c", "env": [{"name": "URL", "value": "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"}]}
-    made = environment.make(POD, own, "spec.containers[0]", Objects(), "node", MACHINE, service)
+    made = environment.make(POD, own, "spec.containers[0]", Objects(), "node", MACHINE, Allowance(), service)
     assert made.values == {**service, "URL": f"{host}:{port}"}
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bridge.script.build import build, current_files
 from bridge.script.buildconfig import BuildConfig
+from bridge.script.quoting import Allowance
 from bridge.script.references import Objects
 from bridge.script.volume_files import shown
 from bridge.script.volumes import make
@@ -31,7 +32,7 @@ def test_they_are_those_of_the_script(kind):
     config = BuildConfig.model_validate(SITE)
     build(KINDS[kind], config, OBJECTS, "n")
     found = current_files(KINDS[kind], config, OBJECTS, "n")
-    wanted = {file.path: file for file in make(KINDS[kind], config, OBJECTS, "n", {}).files}
+    wanted = {file.path: file for file in make(KINDS[kind], config, OBJECTS, "n", {}, Allowance()).files}
     if config.api_server.ca is None:
         assert found.files == {path: file for path, file in wanted.items() if path not in found.kept - {*found.files}}
     assert {*found.files} | found.kept == {*wanted}

@@ -8,6 +8,7 @@ from bridge.interlink.messages import PodCreateRequests, RetrievedContainer, Ret
 from bridge.pools.interlink import references
 from bridge.script import environment, volumes
 from bridge.script.buildconfig import BuildConfig
+from bridge.script.quoting import Allowance
 from bridge.script.references import Objects
 from tests.fakes.interlink_bodies import body
 
@@ -30,12 +31,12 @@ def sent_and_received(pod, objects, hop):
 
 
 def files(pod, objects):
-    made = volumes.make(pod, BuildConfig(), objects, "node", {})
+    made = volumes.make(pod, BuildConfig(), objects, "node", {}, Allowance())
     return sorted((file.path, file.data, file.mode) for file in made.files)
 
 
 def variables(pod, objects):
-    return environment.make(pod, pod["spec"]["containers"][0], "c", objects, "node", {}).values
+    return environment.make(pod, pod["spec"]["containers"][0], "c", objects, "node", {}, Allowance()).values
 
 
 def test_the_recorded_bodies_have_the_same_objects_on_both_hops():
