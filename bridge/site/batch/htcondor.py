@@ -84,7 +84,8 @@ class CondorBatch(batch_interface.BatchSystem):
     def submit(self, request: batch_interface.BatchJobRequest) -> str:
         """Run condor_submit. The job starts the job's own script, and the submit file contains no secret."""
         if request.machines > 1 and (problem := self.gang_problem()):
-            raise BatchError(problem)  # the job would wait for ever
+            # the job would wait for ever. A collector that has just started lists no machine yet.
+            raise BatchError(problem, retryable=not text.has_slots(self._status("Name", "-limit", "1")))
         return self._submit(request, (request.uid,))
 
     def _submit(self, request: batch_interface.BatchJobRequest, pods: Sequence[str]) -> str:

@@ -185,7 +185,15 @@ def test_a_group_needs_machines_of_this_schedd(tmp_path: Path, slots: str, is_de
     else:
         with pytest.raises(BatchError, match='set DedicatedScheduler = "DedicatedScheduler@me@n0" and add') as refused:
             batch.submit(asked)
-        assert not refused.value.retryable
+        assert refused.value.retryable, "the collector lists no machine at all"
+
+
+def test_a_group_is_refused_for_good_where_there_are_machines_but_none_for_groups(tmp_path: Path) -> None:
+    script = """[[ $0 == *condor_q ]] && echo '-- Schedd: me@n0 : <10.0.0.1:9618?x=y> @ 11/29/26 10:28:12'
+        [[ $0 == *condor_status && $* != *-constraint* ]] && echo '[{"Name": "slot1@n1"}]'; true"""
+    with pytest.raises(BatchError, match="set DedicatedScheduler") as refused:
+        condor(tmp_path, script).submit(request(tmp_path, members=2))
+    assert not refused.value.retryable
 
 
 def test_an_answer_without_a_schedd_is_an_error(tmp_path: Path) -> None:
