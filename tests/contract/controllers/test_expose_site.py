@@ -120,21 +120,26 @@ class RealSite:
 
 
 @pytest.fixture(scope="module")
-def real_site(kubernetes, nats_url, tmp_path_factory):
-    """A site; call it for a process of the hub."""
+def local_site(kubernetes, nats_url, tmp_path_factory):
     kubernetes.add_namespace(NAMESPACE)
     kubernetes.open_to_pools(NAMESPACE)
     text = '[local]\ncpus = 4\nmemory = "4Gi"\n[limits]\nallow_ports = true\n[runtime]\nkind = "none"\n'
+    with site_conftest.Site(tmp_path_factory.mktemp("site"), nats_url, "local", text) as site:
+        yield site
+
+
+@pytest.fixture
+def real_site(kubernetes, local_site):
+    """A site; call it for a process of the hub. None runs after the test: it would take the pods of another hub."""
     hubs = []
 
     def start():
-        hubs.append(RealSite(kubernetes, site, "c1"))
+        hubs.append(RealSite(kubernetes, local_site, "c1"))
         return hubs[-1]
 
-    with site_conftest.Site(tmp_path_factory.mktemp("site"), nats_url, "local", text) as site:
-        yield start
-        for each in hubs:
-            each.stop()
+    yield start
+    for each in hubs:
+        each.stop()
 
 
 @contextlib.contextmanager

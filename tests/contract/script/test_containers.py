@@ -163,11 +163,13 @@ def test_a_container_reaches_a_service_by_its_name(site):
         assert text == "web.team:80"
         with socket.create_connection(server.getsockname()) as sock:
             forward = ForwardedSocket(sock, REACH_BYTES).forward
-            threading.Thread(target=forward, args=(connection,), daemon=True).start()
+            forwarding = threading.Thread(target=forward, args=(connection,), daemon=True)
+            forwarding.start()
             with server.accept()[0] as peer:
                 assert peer.recv(1000).startswith(b"GET /x ")
                 peer.sendall(b"HTTP/1.0 200 OK\r\n\r\nhello")
             job.eventually(lambda: job.log("main") == "hello")
+            forwarding.join(10)
         stream.close()
     job.ask_to_stop(0)
     job.wait()

@@ -127,9 +127,9 @@ def test_a_terminal(site: Any, run: Run) -> None:
 
 def test_the_end_of_the_container_is_orderly(site: Any, run: Run) -> None:
     """A container with a terminal gets SIGTERM, and what it says then arrives."""
-    job = run("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.1; done", stdin=True, tty=True)
+    job = run("trap 'echo asked; exit 0' TERM; while :; do echo ready; sleep 0.1; done", stdin=True, tty=True)
     session = attach(site, job, stdin=True, tty=True)
-    time.sleep(0.5)
+    Reader(session).until(b"ready\r\n")
     site.client.call(CANCEL, job, CancelMessage(grace=10))
     assert b"asked\r\n" in outcome(session)[1]
 
