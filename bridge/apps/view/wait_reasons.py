@@ -5,6 +5,7 @@ The reference of the reasons in the documentation is generated from :data:`WAITI
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 NOT_PROCESSED = "NotProcessedYet"
@@ -115,6 +116,19 @@ OTHER: dict[str, WaitReason] = {
 """Reasons that are not, or not only, written to that condition."""
 
 _LIMIT = "a limit of the account or the QOS is reached: sacctmgr show assoc,qos; the job starts when others have ended"
+_BUDGET = "the time of the account or the QOS is used up: ask the administrator (sacctmgr show assoc,qos)"
+_NEVER = (
+    "one job may not request this by a limit of the account or the QOS (sacctmgr show assoc,qos), so it never starts: "
+    f"{CHANGE}"
+)
+_NO_RESERVATION = "the reservation of the job no longer exists: name another, and create the pod again"
+_LIMITS = (
+    # the names are those of Slurm's src/common/job_state_reason.c
+    (re.compile(r"(Assoc|QOS)(Max\w+Per(Job|Node)|Max\w+PerJobLimit|Min\w+)|(Association|QOS)TimeLimit"), _NEVER),
+    (re.compile(r"QOSUsageThreshold|(Assoc|QOS)Grp(Wall|(?!\w*Run)\w*Minutes)(Limit)?"), _BUDGET),
+    (re.compile(r"Max\w+Per(Account|User)"), _LIMIT),
+)
+"""Slurm's reasons that are limits of one job, of used time, or of running jobs without the prefixes below."""
 SLURM: tuple[tuple[str, str], ...] = (
     ("Priority", ""),
     ("Resources", ""),
@@ -132,6 +146,8 @@ SLURM: tuple[tuple[str, str], ...] = (
     ("BadConstraints", "no node has these features: scontrol show node; correct the constraints of the pod"),
     ("ReqNodeNotAvail", "the nodes are drained, down or reserved: sinfo -R; scontrol show reservation"),
     ("NodeDown", "sinfo -R"),
+    ("ReservationDeleted", _NO_RESERVATION),
+    ("ReservationInvalid", _NO_RESERVATION),
     ("Reservation", "the reservation has not begun, or has no room: scontrol show reservation"),
     ("Licenses", "scontrol show licenses"),
     ("InvalidAccount", "name an account that you may use: sacctmgr show assoc"),
@@ -171,6 +187,15 @@ def next_step(
     known = WAITING.get(reason) or OTHER.get(reason)
     step = known.step if known is not None else DESCRIBE
     if reason in ("SlurmPending", "") and slurm_reason:
-        step = next((step for prefix, step in SLURM if slurm_reason.startswith(prefix)), "squeue -j {job} --start")
+        step = _slurm_step(slurm_reason)
     step = next((of_message for beginning, of_message in MESSAGES if message.startswith(beginning)), step)
     return step.format(pod=pod, namespace=namespace, job=job or "ID")
+
+
+def _slurm_step(reason: str) -> str:
+    """Return the next step by Slurm's reason of a pending job; ``reason`` may have a text after it."""
+    name = re.split(r"\W", reason, maxsplit=1)[0]
+    limit = next((step for pattern, step in _LIMITS if pattern.fullmatch(name)), None)
+    if limit is not None:
+        return limit
+    return next((step for prefix, step in SLURM if reason.startswith(prefix)), "squeue -j {job} --start")

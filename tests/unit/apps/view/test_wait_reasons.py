@@ -27,9 +27,50 @@ def test_the_next_step(reason, slurm, step):
     assert wait_reasons.next_step(reason, slurm, **POD) == step
 
 
-@pytest.mark.parametrize("slurm", ["AssocGrpCpuLimit", "QOSMaxJobsPerUserLimit"])
-def test_a_limit_names_the_account_and_the_qos(slurm):
-    assert "account or the QOS" in wait_reasons.next_step("SlurmPending", slurm, **POD)
+LIMITS = {
+    "the job starts when others have ended": (
+        "AssocGrpCpuLimit",
+        "AssocGrpCPURunMinutesLimit",
+        "AssocMaxJobsLimit",
+        "AssociationJobLimit",
+        "QOSGrpGRES",
+        "QOSGrpNodeRunMinutes",
+        "QOSMaxCpuPerUserLimit",
+        "QOSMaxGRESPerUser",
+        "QOSMaxJobsPerUserLimit",
+        "MaxCpuPerAccount",
+        "MaxJobsPerAccount",
+        "MaxGRESRunMinsPerUser",
+    ),
+    "it never starts": (
+        "AssocMaxCpuMinutesPerJobLimit",
+        "AssocMaxGRESPerNode",
+        "AssocMaxWallDurationPerJobLimit",
+        "AssociationTimeLimit",
+        "QOSMaxCpuPerJobLimit",
+        "QOSMaxGRESPerJob",
+        "QOSMaxMemoryPerNode",
+        "QOSMaxWallDurationPerJobLimit",
+        "QOSMinCpuNotSatisfied",
+        "QOSMinGRES",
+        "QOSTimeLimit",
+    ),
+    "is used up": ("AssocGrpCPUMinutesLimit", "AssocGrpGRESMinutes", "QOSGrpWallLimit", "QOSUsageThreshold"),
+}
+"""Reasons of Slurm (``src/common/job_state_reason.c``) by what the user must know of them."""
+
+
+@pytest.mark.parametrize(("text", "slurm"), [(text, slurm) for text in LIMITS for slurm in LIMITS[text]])
+def test_a_limit_says_whether_the_job_starts_when_others_have_ended(text, slurm):
+    step = wait_reasons.next_step("SlurmPending", slurm, **POD)
+    assert "account or the QOS" in step
+    assert [each for each in LIMITS if each in step] == [text]
+
+
+@pytest.mark.parametrize("slurm", ["ReservationDeleted", "ReservationInvalid"])
+def test_a_reservation_that_is_gone_has_no_room_later_either(slurm):
+    assert "no longer exists" in wait_reasons.next_step("SlurmPending", slurm, **POD)
+    assert "no longer exists" not in wait_reasons.next_step("SlurmPending", "Reservation", **POD)
 
 
 def test_a_group_that_needs_more_nodes_than_there_are_may_share_them():
