@@ -143,12 +143,20 @@ def _finished(pod: pods.Pod, view: pod_view.PodView) -> tuple[str, str]:
     return f"finished ({status['phase']}){held}{f': {cause}' if cause else ''}", logs
 
 
-def _placed(pod: pods.Pod, node: str, job: Job | None, session: CommandSession) -> str:
+def _placed(pod: pods.Pod, view: pod_view.PodView, job: Job | None, session: CommandSession) -> tuple[str, str]:
+    """Return where a pod is, what keeps it from running there, and the next step."""
     remote = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB)
+    why = ": ".join(filter(None, (view.reason, view.message)))
     if remote or not pool_selection.of(pod).local:
-        return f"on pool {node}" + (f" as job {remote}" if remote else ": not submitted yet")
+        place = f"on pool {view.node}" + (f" as job {remote}" if remote else ": not submitted yet")
+        return place + (f": {why}" if why else ""), ""
     number = job.job_id if job else None if session.knows_slurm else pods.job_id(pod)
-    return f"runs on {node} " + (f"with Slurm job {number}" if number else "without a Slurm job")
+    place = f"{'runs' if view.state == pod_view.RUNNING else 'starts'} on {view.node} "
+    place += f"with Slurm job {number}" if number else "without a Slurm job"
+    problem = job_view.problem(job, pod) if job is not None else ""
+    step = wait_reasons.DESCRIBE if pod_view.is_stuck(pod) else ""
+    step = step.format(pod=pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])
+    return ": ".join(filter(None, (place, why, problem))), step
 
 
 def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[str, str]:
@@ -159,7 +167,7 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
     if view.deleted and view.node:
         return _ending(pod, session)
     if view.node:
-        return _placed(pod, view.node, job, session), ""
+        return _placed(pod, view, job, session)
     if job is not None and job_view.reason(view, job) == wait_reasons.BINDING:
         return f"Slurm job {job.job_id} is allocated; the binding is in progress", ""
     number = job.job_id if job is not None else pods.job_id(pod)

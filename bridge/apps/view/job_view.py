@@ -140,6 +140,11 @@ def reason(view: PodView, job: Job | None) -> str:
     return "SlurmPending" if states.is_pending(job.states) and view.reason == NOT_PROCESSED else view.reason
 
 
+def problem(job: Job, pod: pods.Pod) -> str:
+    """Return what disagrees between a job and one of its pods; empty if nothing does."""
+    return _problem(job, translate.pod_ref(pod), pod, {})
+
+
 def _problem(job: Job, ref: PodRef, pod: pods.Pod | None, slurm_names: Mapping[str, str]) -> str:
     """Return what disagrees between a job and one of its pods; ``None``: the pod does not exist."""
     name, over = f"pod {ref.namespace}/{ref.name}", states.end_of(job.states) is not None

@@ -22,6 +22,8 @@ WORKLOAD_LABELS = (
     (RAY_CLUSTER, "RayCluster"),
 )
 """Labels that controllers write to pods whose own controller is an object between them and the workload."""
+_TURNS = ("ContainerCreating", "PodInitializing")
+"""Reasons of containers whose start is not reached yet."""
 MESSAGE = 240
 """Characters of a message that a view keeps; the report on the pod has all of it."""
 
@@ -179,18 +181,30 @@ def _reason(pod: Mapping[str, Any], state: str) -> tuple[str, str]:
             gates = ", ".join(str(gate.get("name")) for gate in pod["spec"]["schedulingGates"])
             return GATED, f"scheduling gates: {gates}"
         return str(waiting.get("reason") or NOT_PROCESSED), str(waiting.get("message") or "")
-    if state == RUNNING:
+    if state in (STARTING, RUNNING):
         for kind in (names.INTERNAL_ERROR, names.JOB_MISSING, names.JOB_SUSPENDED):
             held = pods.condition(pod, kind)
             if held.get("status") == "True":
                 return str(held.get("reason") or ""), str(held.get("message") or "")
-    if state in (STARTING, RUNNING):
-        container: Mapping[str, Any] = next((s["waiting"] for s in _states(status) if s.get("waiting")), {})
+        container = _waiting(status)
         return str(container.get("reason") or ""), str(container.get("message") or "")
     if status.get("reason") or state == SUCCEEDED:
         return str(status.get("reason") or ""), str(status.get("message") or "")
     name, end = failed_container(pod)
     return str(end.get("reason") or ""), f"container {name}: exit code {end['exitCode']}" if end else ""
+
+
+def is_stuck(pod: Mapping[str, Any]) -> bool:
+    """Whether a container waits for more than its turn: for an image, a Secret, or its restart."""
+    reason = _waiting(pod.get("status") or {}).get("reason")
+    return reason is not None and reason not in _TURNS
+
+
+def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of the first container that waits; empty if none does."""
+    # while init containers run, the others wait for them
+    waiting: list[Mapping[str, Any]] = [state["waiting"] for state in _states(status) if state.get("waiting")]
+    return min(waiting, key=lambda state: state.get("reason") in _TURNS, default={})
 
 
 def failed_container(pod: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

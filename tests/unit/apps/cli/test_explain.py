@@ -138,6 +138,56 @@ def test_a_container_that_waits_for_its_restart_shows_how_it_ended():
     ]
 
 
+SUSPENDED = {"type": names.JOB_SUSPENDED, "status": "True", "reason": "JobSuspended", "message": "it is suspended"}
+NO_IMAGE = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+CREATING = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "summary", "step"),
+    [
+        ({"phase": "Running"}, "RUNNING", "runs on n1 with Slurm job 9", ""),
+        ({"phase": "Pending"}, "RUNNING", "starts on n1 with Slurm job 9", ""),
+        (
+            {"phase": "Pending", "containerStatuses": [CREATING]},
+            "RUNNING",
+            "starts on n1 with Slurm job 9: ContainerCreating",
+            "",
+        ),
+        (
+            {"phase": "Pending", "containerStatuses": [NO_IMAGE]},
+            "RUNNING",
+            "starts on n1 with Slurm job 9: ImagePullBackOff: no such image",
+            "kubectl describe pod x -n hpc",
+        ),
+        (
+            {"phase": "Running", "conditions": [SUSPENDED]},
+            "SUSPENDED",
+            "runs on n1 with Slurm job 9: JobSuspended: it is suspended",
+            "",
+        ),
+        (
+            {"phase": "Running"},
+            "TIMEOUT",
+            "runs on n1 with Slurm job 9: pod hpc/x is bound, but its job has ended",
+            "",
+        ),
+        (
+            {"phase": "Running"},
+            "PENDING",
+            "runs on n1 with Slurm job 9: pod hpc/x is bound, but its job is pending",
+            "",
+        ),
+    ],
+)
+def test_a_pod_on_a_node_shows_what_keeps_it_from_running(status, state, summary, step):
+    pod = member("x", node="n1", group=None) | {"status": status}
+    pod["metadata"]["annotations"] = {names.JOB_ID_ANNOTATION: "9", names.SLURM_NODE_ANNOTATION: "s1"}
+    link = JobLink("c", (PodRef("hpc", "x", pod["metadata"]["uid"]),))
+    report = explain.describe(Session([pod], [Job(9, frozenset({state}), link, nodes=("s1",))]), pod)
+    assert (report["summary"], report["next"]) == (summary, step)
+
+
 def waiting(reason, message="", annotations=None, **metadata):
     pod = member("x", group=None)
     pod["metadata"] |= {"annotations": annotations or {}, **metadata}

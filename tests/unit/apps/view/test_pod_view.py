@@ -77,6 +77,16 @@ class TestRows:
         raw["status"]["conditions"].append(suspended)
         assert pod_view.of(raw).reason == "JobSuspended"
 
+    def test_the_container_that_cannot_start_is_named_and_not_those_that_wait_for_it(self):
+        turn = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+        raw = pod(node="n", conditions=[scheduled()], containers=[turn])
+        assert (pod_view.of(raw).reason, pod_view.is_stuck(raw)) == ("PodInitializing", False)
+        image = {"name": "init", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+        raw["status"]["initContainerStatuses"] = [image]
+        found = pod_view.of(raw)
+        assert (found.state, found.reason, found.message) == ("starting", "ImagePullBackOff", "no such image")
+        assert pod_view.is_stuck(raw)
+
     def test_the_cache_keeps_no_environment(self):
         kept = keep(pod())
         assert "hunter2" not in repr(kept)
