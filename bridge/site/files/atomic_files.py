@@ -80,6 +80,8 @@ def read_json(path: Where, most: int) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(content)
+        if b"\\u" in content:  # JSON may name half of a character, which no message can carry
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

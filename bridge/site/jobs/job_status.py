@@ -263,10 +263,7 @@ def _ended(content: object, message: str, most: int) -> jobs.Termination | None:
 
 def _text(content: Mapping[str, Any], key: str, most: int = jobs.LONGEST_TEXT) -> str:
     value = content.get(key)
-    if not isinstance(value, str):
-        return ""
-    # JSON may have lone surrogates, which no message can carry
-    return value[: min(most, jobs.LONGEST_TEXT)].encode(errors="replace").decode()
+    return value[: min(most, jobs.LONGEST_TEXT)] if isinstance(value, str) else ""
 
 
 def _number(content: Mapping[str, Any], key: str) -> float | None:

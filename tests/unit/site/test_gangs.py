@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 from typing import Any
 
 import pytest
 
 from bridge.errors import BatchError, SiteRefusedError
 from bridge.protocol.model.requests import PlaceInJob
-from bridge.protocol.nats.messages import CancelMessage, Empty, Snapshot, SubmitMessage
+from bridge.protocol.nats.envelope import pack
+from bridge.protocol.nats.messages import CancelMessage, Empty, Snapshot, Status, SubmitMessage
 from bridge.site.config.site_config import parse
 from bridge.site.jobs.job_folder import JobFolder
 from tests.unit.site.conftest import OWNER, UID
@@ -480,3 +482,16 @@ def test_a_pod_that_comes_when_the_launcher_has_closed_is_refused(world: Any) ->
         submit(world, 0, 1)
     assert refused.value.reason == "GangOver"
     assert not world.folder.job(pod(0, 1)).exists()
+
+
+@pytest.mark.parametrize("key", ["reason", "message"])
+def test_a_text_that_no_message_can_carry_spoils_no_snapshot(world: Any, key: str) -> None:
+    """The code of a pod may have written the record of its group's launcher: JSON can name half a character."""
+    run_all(world)
+    record = {"phase": "Failed", "reason": "MemberNotStarted", "message": "m", "finishedAt": 9, key: "\ud800"}
+    world.write("state/pod.json", json.dumps(record), GANG)
+    world.batch.end("1", code=1)
+    world.look(3, 3)
+    page = world.submitter.snapshot(OWNER, "", Snapshot(after="", limit=10))
+    assert pack(page) and [job.outcome for job in page.jobs] == ["Failed"] * 3
+    assert all(pack(Status(status=status)) for _, status in world.events)
