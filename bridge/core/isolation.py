@@ -5,12 +5,14 @@ Caches, loops and workers catch each exception where they handle one object, and
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from bridge.core.retries import Reports
-from bridge.errors import LostLeadershipError, UnexpectedError, unexpected
+from bridge.errors import BridgeError, LostLeadershipError, UnexpectedError, unexpected
 from bridge.logs import kv
 from bridge.telemetry.metrics import ISOLATED_ERRORS
 
@@ -21,6 +23,17 @@ REMEMBERED = 1000
 _reports = Reports(every=1.0)
 _logged: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 _lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def isolated(part: str, subject: str) -> Iterator[None]:
+    """Run what a ``part`` of podbridge does with one object, and report a defect; OSError and BridgeError pass."""
+    try:
+        yield
+    except (OSError, BridgeError):
+        raise
+    except Exception as error:
+        report(part, subject, error)
 
 
 def report(part: str, subject: str, error: Exception) -> UnexpectedError:

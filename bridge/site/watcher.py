@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from bridge import job_ends
 from bridge.clock import Clock
+from bridge.core.isolation import isolated
 from bridge.core.job_lifecycle import Event
 from bridge.errors import BatchError
 from bridge.logs import kv
@@ -123,7 +124,7 @@ class Watcher:
         for uid in uids:
             forgotten_uids = self._folder.all_forgotten() if forgotten_uids is None else forgotten_uids
             # a lock that is held: another process creates the job
-            with contextlib.suppress(BlockingIOError), self._folder.locked(uid, wait=False):
+            with contextlib.suppress(BlockingIOError), isolated("site", uid), self._folder.locked(uid, wait=False):
                 job = self._folder.job(uid)
                 if job.exists() and (job.unfinished() or (uid in forgotten_uids and job.read() is None)):
                     job.remove()
@@ -139,11 +140,12 @@ class Watcher:
         with self.folder_problems.noted("read changes"):
             changed = self._folder.take_changed()
         now = self._clock.time()
-        for uid in changed:
-            self.index.refresh(uid)
         for uid in tuple(self.index.pending):
             entry = self.index.entries.get(uid)
             if entry is not None and now - entry.record.batch_at >= self._delays.lag:
+                changed.append(uid)
+        for uid in changed:
+            with isolated("site", uid):
                 self.index.refresh(uid)
         self._note()
         return len(changed)
@@ -189,37 +191,37 @@ class Watcher:
         surplus: list[str] = []
         vanished: dict[str, Entry] = {}
         for uid in tuple(self.index.open):
-            entry = self.index.entries.get(uid)
-            # the batch system has no job of a pod that runs in the job of its group
-            if entry is None or entry.record.end_confirmed or entry.record.meta.place is not None:
-                continue
-            jobs_of_uid = jobs_by_uid.get(uid, ())
-            # replaced jobs may still be listed while they end: they are neither this job nor surplus
-            ids = {entry.record.job_id, *entry.record.meta.replaced}
-            if any(job.id not in ids for job in jobs_of_uid) or (entry.record.started_job and not entry.record.job_id):
-                identified, other_ids = self._identify(uid, jobs_of_uid)
-                if identified is None:
+            with isolated("site", uid):
+                entry = self.index.entries.get(uid)
+                # the batch system has no job of a pod that runs in the job of its group
+                if entry is None or entry.record.end_confirmed or entry.record.meta.place is not None:
                     continue
-                entry, surplus = identified, surplus + other_ids
-            job_id = entry.record.job_id
-            # an id that was assigned again belongs to another pod, or to no pod of podbridge
-            if job_id in listed_jobs and listed_jobs[job_id].uid == uid:
-                if entry.lifecycle.is_absent:
-                    entry.lifecycle = entry.lifecycle.shown(Event.QUEUED, requested_at)
-                self.index.observe(uid, listed_jobs[job_id])
-            # a job that was submitted after the request may be missing in the answer
-            elif job_id and entry.lifecycle.answered_at < requested_at:
-                vanished[job_id] = entry
+                jobs_of_uid = jobs_by_uid.get(uid, ())
+                # replaced jobs may still be listed while they end: they are neither this job nor surplus
+                ids = {entry.record.job_id, *entry.record.meta.replaced}
+                if any(job.id not in ids for job in jobs_of_uid) or (
+                    entry.record.started_job and not entry.record.job_id
+                ):
+                    identified, other_ids = self._identify(uid, jobs_of_uid)
+                    if identified is None:
+                        continue
+                    entry, surplus = identified, surplus + other_ids
+                job_id = entry.record.job_id
+                # an id that was assigned again belongs to another pod, or to no pod of podbridge
+                if job_id in listed_jobs and listed_jobs[job_id].uid == uid:
+                    if entry.lifecycle.is_absent:
+                        entry.lifecycle = entry.lifecycle.shown(Event.QUEUED, requested_at)
+                    self.index.observe(uid, listed_jobs[job_id])
+                # a job that was submitted after the request may be missing in the answer
+                elif job_id and entry.lifecycle.answered_at < requested_at:
+                    vanished[job_id] = entry
         unknown_uids = {job.uid for job in listed_jobs.values() if job.phase != "ended"} - self.index.entries.keys()
         forgotten_uids = self._folder.all_forgotten() if unknown_uids else set()
         # a batch job without a record may belong to another folder of this pool: only a released one is cancelled
-        surplus += [
-            job.id
-            for uid in unknown_uids & forgotten_uids
-            if self._folder.job(uid).read() is None  # else the job of another owner, which has not released it
-            for job in jobs_by_uid[uid]
-            if job.phase != "ended"
-        ]
+        for uid in unknown_uids & forgotten_uids:
+            with isolated("site", uid):
+                if self._folder.job(uid).read() is None:  # else the job of another owner, which has not released it
+                    surplus += [job.id for job in jobs_by_uid[uid] if job.phase != "ended"]
         self._find_ends(vanished, requested_at)
         if surplus:
             log.warning("surplus batch jobs cancelled", extra=kv(ids=",".join(surplus)))
@@ -268,24 +270,27 @@ class Watcher:
                 lost_after *= UNHEARD
                 log.warning("no records of ended jobs", extra=kv(why=error))
         for job_id, entry in vanished.items():
-            uid = entry.record.uid
-            past_job = past_jobs.get(job_id)
-            if past_job is not None and past_job.uid == uid:  # else the id was assigned again
-                self.index.observe(uid, past_job)
-                continue
-            entry.lifecycle = entry.lifecycle.denied(now, lost_after)
-            # the script may have recorded its end since its directory was last read
-            current = self.index.refresh(uid)
-            if current is None or job_id in current.record.meta.replaced:
-                continue
-            lost_job = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
-            if current.record.final:
-                self.index.observe(uid, replace(lost_job, reason="", by_itself=True))
-            elif _left_its_array(current, now, arrays):
-                message = "the job was cancelled while it waited: the batch system keeps no record of it in its array"
-                self.index.observe(uid, replace(lost_job, reason=job_ends.CANCELLED.site_reason, message=message))
-            elif is_missing(current.record) or current.lifecycle.is_lost:
-                self._handle_lost(current, lost_job)
+            with isolated("site", entry.record.uid):
+                uid = entry.record.uid
+                past_job = past_jobs.get(job_id)
+                if past_job is not None and past_job.uid == uid:  # else the id was assigned again
+                    self.index.observe(uid, past_job)
+                    continue
+                entry.lifecycle = entry.lifecycle.denied(now, lost_after)
+                # the script may have recorded its end since its directory was last read
+                current = self.index.refresh(uid)
+                if current is None or job_id in current.record.meta.replaced:
+                    continue
+                lost_job = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
+                if current.record.final:
+                    self.index.observe(uid, replace(lost_job, reason="", by_itself=True))
+                elif _left_its_array(current, now, arrays):
+                    message = (
+                        "the job was cancelled while it waited: the batch system keeps no record of it in its array"
+                    )
+                    self.index.observe(uid, replace(lost_job, reason=job_ends.CANCELLED.site_reason, message=message))
+                elif is_missing(current.record) or current.lifecycle.is_lost:
+                    self._handle_lost(current, lost_job)
 
     def _listed_arrays(self) -> set[str]:
         """Return the arrays of which the batch system has listed a job, or a record without an index."""
@@ -322,7 +327,8 @@ class Watcher:
     def _reread(self) -> None:
         running = [entry for uid in tuple(self.index.open) if (entry := self.index.entries.get(uid)) is not None]
         for entry in sorted(running, key=lambda entry: entry.read_at)[:REREAD]:
-            self.index.refresh(entry.record.uid)
+            with isolated("site", entry.record.uid):
+                self.index.refresh(entry.record.uid)
 
 
 def _left_its_array(entry: Entry, requested_at: float, arrays: Set[str]) -> bool:

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
+from bridge.core.isolation import isolated
 from bridge.core.job_lifecycle import State
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
@@ -99,7 +100,10 @@ class ArraySubmission:
         self._collect()
         for waiting in tuple(self._waiting.values()):
             if waiting.is_due(self._clock.monotonic(), longest):
-                self._submit_all(waiting)
+                with isolated("site", waiting.uids[0] if waiting.uids else ""):
+                    self._submit_all(waiting)
+                    continue
+                waiting.retry_at = self._clock.monotonic() + RETRY
 
     def resubmit(self, record: JobRecord) -> None:
         """Find the jobs of the array of a pod after a submission without an answer; raises :class:`BatchError`.
@@ -131,9 +135,10 @@ class ArraySubmission:
                 entry = self._index.entries.get(uid)
                 if entry is None or not entry.record.meta.array or entry.record.meta.task is not None:
                     continue
-                if replace(entry.record, cancel=None).lifecycle(self._settle).state is State.WANTED:
-                    self._take_index(entry.record, array, index)
-                    self._index.refresh(uid)
+                with isolated("site", uid):
+                    if replace(entry.record, cancel=None).lifecycle(self._settle).state is State.WANTED:
+                        self._take_index(entry.record, array, index)
+                        self._index.refresh(uid)
 
     def _take_index(self, record: JobRecord, array: str, index: int) -> None:
         meta, now = record.meta, self._clock.time()

@@ -22,6 +22,8 @@ NAME_PREFIX = "pb-"
 Phase = Literal["queued", "running", "ended", "missing"]
 """``missing``: the job has started and the batch system no longer knows it. Only the watcher sets it."""
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+"""A number of a file that a job may have changed: no comparison and no rounding of it is an error."""
 Environment = Annotated[
     dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str],
     Field(description="Variables of jobs; default: PATH, HOME, USER, LOGNAME, LANG."),
@@ -121,8 +123,8 @@ class BatchJob:
     exit_code: int | None = None
     signal: int = 0
     host: str = ""
-    started_at: float | None = None
-    ended_at: float | None = None
+    started_at: Finite | None = None
+    ended_at: Finite | None = None
     by_itself: bool = False
 
 

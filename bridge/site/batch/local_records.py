@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from bridge.logs import kv
-from bridge.site.batch.batch_interface import BatchJob
+from bridge.site.batch.batch_interface import BatchJob, Finite
 from bridge.site.files.atomic_files import read_some, validated, write
 
 log = logging.getLogger(__name__)
@@ -28,22 +28,22 @@ class Record:
 
     uid: str
     folder: str
-    queued_at: float
+    queued_at: Finite
     cpus: int
     memory: int
     gpus: int
-    time_limit: float | None
+    time_limit: Finite | None
     phase: str = "queued"
     devices: tuple[int, ...] = ()
-    started_at: float | None = None
-    ended_at: float | None = None
+    started_at: Finite | None = None
+    ended_at: Finite | None = None
     exit_code: int | None = None
     signal: int = 0
     reason: str = ""
     message: str = ""
     outside: bool = False
     """Whether it was ended from outside."""
-    ending_at: float | None = None
+    ending_at: Finite | None = None
     """When podbridge sent SIGTERM to it."""
     number: int = 1
     """Counts the jobs of one pod: a job that ended without a container may be replaced."""

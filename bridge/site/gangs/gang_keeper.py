@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from bridge.clock import Clock
+from bridge.core.isolation import isolated
 from bridge.logs import kv
 from bridge.site.jobs import job_status, member_record
 from bridge.site.jobs.job_index import Entry, JobIndex, is_missing
@@ -60,19 +61,20 @@ class GangKeeper:
     def run(self) -> None:
         """Run what is due now."""
         for gang in tuple(self._index.gangs):
-            entry = self._index.entries.get(gang)
-            if entry is None:  # the submitter was killed before it notified the leader
-                self._index.refresh(gang)
-                continue
-            if due_step(entry.record, self._members(gang), self._clock.time()) is not Step.NONE:
-                try:
-                    with self._folder.locked(gang, wait=False):
-                        self._run(gang)
-                except BlockingIOError:  # a pod is being submitted
+            with isolated("site", gang):
+                entry = self._index.entries.get(gang)
+                if entry is None:  # the submitter was killed before it notified the leader
+                    self._index.refresh(gang)
                     continue
-                except OSError as error:  # a full disk, or a job that spoils its directory; the next run repeats it
-                    log.warning("the job of a group is not ended yet", extra=kv(job=gang, why=error.strerror))
-                self._index.refresh(gang)
+                if due_step(entry.record, self._members(gang), self._clock.time()) is not Step.NONE:
+                    try:
+                        with self._folder.locked(gang, wait=False):
+                            self._run(gang)
+                    except BlockingIOError:  # a pod is being submitted
+                        continue
+                    except OSError as error:  # a full disk, or a job that spoils its directory; the next run repeats it
+                        log.warning("the job of a group is not ended yet", extra=kv(job=gang, why=error.strerror))
+                    self._index.refresh(gang)
 
     def _members(self, gang: str) -> list[Entry]:
         uids = tuple(self._index.gangs.get(gang, ()))

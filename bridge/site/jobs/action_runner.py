@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from bridge import job_ends
 from bridge.clock import Clock
+from bridge.core.isolation import isolated
 from bridge.core.job_lifecycle import NEVER
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
@@ -62,22 +63,24 @@ class ActionRunner:
             entry = self._index.entries.get(uid)
             if entry is None:
                 continue
-            has_ended = entry.status.phase == "ended"
-            actions = due_actions(
-                entry.record,
-                entry.record.lifecycle(self._settle, self.listed_at),
-                now,
-                has_ended=has_ended,
-                killed_at=entry.killed_at,
-                is_grace_over=self._clock.monotonic() >= entry.kill_at,
-            )
             try:
-                for action in actions:
-                    ids_to_cancel += self._do(action, uid, entry, now)
+                with isolated("site", uid):
+                    for action in self._due(entry, now):
+                        ids_to_cancel += self._do(action, uid, entry, now)
             except OSError as error:  # a full disk, or a job that spoils its directory, which must not stop the others
                 log.warning("an action is repeated later", extra=kv(job=uid, why=error.strerror))
         if ids_to_cancel:
             self.cancel(ids_to_cancel)
+
+    def _due(self, entry: Entry, now: float) -> list[JobAction]:
+        return due_actions(
+            entry.record,
+            entry.record.lifecycle(self._settle, self.listed_at),
+            now,
+            has_ended=entry.status.phase == "ended",
+            killed_at=entry.killed_at,
+            is_grace_over=self._clock.monotonic() >= entry.kill_at,
+        )
 
     def _do(self, action: JobAction, uid: str, entry: Entry, now: float) -> list[str]:
         """Run an action; return the batch jobs to cancel."""
@@ -152,7 +155,7 @@ class ActionRunner:
         due = [entry for entry, seconds in zip(ended, kept, strict=True) if now - entry.record.batch_at >= seconds]
         for entry in due[:SECRETS_LOOKS]:
             job_folder = self._folder.job(entry.record.uid)
-            with self._folder.locked(job_folder.uid):
+            with isolated("site", job_folder.uid), self._folder.locked(job_folder.uid):
                 if job_folder.meta() == entry.record.meta:  # else the directory has a new job by now
                     job_folder.drop_secrets()
                     entry.without_secrets = True

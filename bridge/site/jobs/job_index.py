@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
+from bridge.core.isolation import isolated
 from bridge.core.job_lifecycle import NEVER, NEW, Event, Lifecycle
 from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
@@ -81,17 +82,18 @@ class JobIndex:
             self._order.clear()
             self.gangs.clear()
             for uid in self._folder.uids():
-                record = self._folder.job(uid).read()
-                if record is None:
-                    empty.append(uid)
-                    continue
-                status = job_status.status(record, now, self._lag)
-                # these ids are older than each list that this process requests
-                entry = self.entries[uid] = Entry(record, status, NEW.shown(Event.QUEUED, NEVER), read_at=now)
-                entry.start_grace_period(self._clock.monotonic())
-                self._order.setdefault(record.meta.owner, []).append(uid)
-                self._classify(uid)
-                self._add_to_gang(record)
+                with isolated("site", uid):
+                    record = self._folder.job(uid).read()
+                    if record is None:
+                        empty.append(uid)
+                        continue
+                    status = job_status.status(record, now, self._lag)
+                    # these ids are older than each list that this process requests
+                    entry = self.entries[uid] = Entry(record, status, NEW.shown(Event.QUEUED, NEVER), read_at=now)
+                    entry.start_grace_period(self._clock.monotonic())
+                    self._order.setdefault(record.meta.owner, []).append(uid)
+                    self._classify(uid)
+                    self._add_to_gang(record)
         return empty
 
     def page(self, owner: str, after: str, limit: int) -> tuple[int, list[JobStatus], bool]:
@@ -189,7 +191,8 @@ class JobIndex:
     def refresh_members(self, gang: str) -> None:
         """Read the directories of a group's pods again."""
         for member in tuple(self.gangs.get(gang, ())):
-            self.refresh(member)
+            with isolated("site", member):
+                self.refresh(member)
 
     def _add_to_gang(self, record: JobRecord) -> None:
         if record.meta.gang is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from bridge.core.job_lifecycle import NEVER, Lifecycle, State
 from bridge.protocol.model.identifiers import Namespace, PodName
 from bridge.protocol.model.requests import PlaceInJob
-from bridge.site.batch.batch_interface import BatchJob
+from bridge.site.batch.batch_interface import BatchJob, Finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,16 @@ class Meta:
     memory: int
     gpus: int
     gpu_resource: str
-    time_limit: float | None
+    time_limit: Finite | None
     flags: tuple[str, ...]
     flavor: str
-    grace: float
-    submitted_at: float
-    attempted_at: float
+    grace: Finite
+    submitted_at: Finite
+    attempted_at: Finite
     attempts: int = 1
     owner: str = ""
     adopted: bool = False
-    grant_wait: float | None = None
+    grant_wait: Finite | None = None
     replaced: tuple[str, ...] = ()
     place: PlaceInJob | None = None
     gang: Gang | None = None
@@ -115,8 +115,8 @@ class Cancellation:
     reads this file, by the leader's own clock. ``withdrawn``: the pod may be submitted again.
     """
 
-    at: float
-    grace: float
+    at: Finite
+    grace: Finite
     forget: bool = False
     withdrawn: bool = False
 
@@ -132,7 +132,7 @@ class Cancellation:
 class BatchObservation:
     """``batch.json``: what the batch system reports, and since when."""
 
-    at: float
+    at: Finite
     job: BatchJob
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
 import threading
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 
 from bridge.errors import ConfigError, SiteRefusedError
 from bridge.protocol.nats.messages import CancelMessage, File, Files
-from bridge.site.jobs.job_record import Meta
+from bridge.site.jobs.job_record import Cancellation, Meta
 from bridge.site.jobs.site_folder import Folder
+from tests.unit.site import test_gangs
 from tests.unit.site.conftest import OWNER, UID
 
 
@@ -76,6 +78,57 @@ def test_9_1_nonsense_in_a_jobs_folder_spoils_nothing(world: Any, content: str) 
         UID: "running",
         "other": "queued",
     }
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity"])
+def test_a_grace_period_without_a_value_is_no_request(world: Any, number: str) -> None:
+    """The code of a job may have written it: the hub's cancellation would count for nothing beside it."""
+    world.run_job()
+    world.write("cancel.json", f'{{"at":1.0,"grace":{number}}}')
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=3))
+    world.look(1, 60)
+    assert world.batch.cancelled == ["1"]
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+@pytest.mark.parametrize("defect", [
+    "bridge.site.jobs.job_folder.JobFolder.read", "bridge.site.jobs.job_status.status",
+    "bridge.site.jobs.job_record.JobRecord.lifecycle", "bridge.site.jobs.job_folder.JobFolder.ask_to_stop",
+])  # fmt: skip
+def test_a_defect_about_one_job_costs_this_job_alone(
+    world: Any, monkeypatch: pytest.MonkeyPatch, isolates: Any, defect: str, in_group: bool
+) -> None:
+    """Its code can change what is read of it: else it would end the submitter of all pods, and each one after that."""
+    if in_group:
+        test_gangs.run_all(world)
+    else:
+        world.submit()
+        world.begin()
+    bad = test_gangs.GANG if in_group else UID
+    world.submit("other")
+    world.begin("other")
+    world.look()
+    owner, _, name = defect.rpartition(".")
+    module, _, kind = owner.rpartition(".")
+    holder = importlib.import_module(owner) if kind.islower() else getattr(importlib.import_module(module), kind)
+    whole, hits = getattr(holder, name), []
+
+    def broken(self: Any, *more: Any, **named: Any) -> Any:
+        if self.uid == bad:
+            hits.append(self.uid)
+            raise ValueError("a defect")
+        return whole(self, *more, **named)
+
+    for uid in (bad, "other"):
+        job = world.folder.job(uid)
+        job.write_cancel(Cancellation(1, 0))
+        world.folder.touch(uid)
+    monkeypatch.setattr(holder, name, broken)
+    for again in (False, True):
+        if again:
+            world.again()
+        world.look(1, 60)
+    assert hits and isolates and "2" in world.batch.cancelled
 
 
 def test_a_link_or_a_pipe_instead_of_a_state_file_is_not_followed(world: Any, tmp_path: Path) -> None:
