@@ -23,6 +23,7 @@ from bridge.clock import Clock
 from bridge.errors import ConfigError
 from bridge.logs import kv
 from bridge.site.config.site_config import Images
+from bridge.site.files.atomic_files import read_some
 from bridge.site.files.removal import remove_tree
 
 log = logging.getLogger(__name__)
@@ -155,9 +156,8 @@ class ImageCache:
             log.info("image removed from the cache", extra=kv(image=name, bytes=image.size))
 
     def _name(self, key: str) -> str:
-        with contextlib.suppress(OSError):
-            return (self.path / key / "name").read_text(errors="replace").strip()[:200]
-        return ""
+        content = read_some(self.path / key / "name", 200)  # no FIFO or device, which a job may have put there
+        return (content or b"").decode(errors="replace").strip()
 
     @contextlib.contextmanager
     def _locked(self, key: str) -> Iterator[bool]:

@@ -20,7 +20,10 @@ from pathlib import Path
 
 from bridge.site.files.atomic_files import open_plain, read_some
 from bridge.site.files.beneath import Below, Where, parent
+from bridge.site.jobs.job_status import LATEST
 
+LARGEST_INDEX = 2**20
+"""Bytes of an index that are read: the script keeps half of them. A container can make a file of any length."""
 OPEN_TRIES = 20
 OPEN_PERIOD = 0.05
 """Seconds between two attempts to open a log that is being renamed."""
@@ -211,7 +214,7 @@ class Index:
                 self._read = 0
                 self._offsets.clear()
                 self._times.clear()
-            content = os.pread(file, file_stat.st_size - self._read, self._read)
+            content = os.pread(file, max(0, min(file_stat.st_size, LARGEST_INDEX) - self._read), self._read)
         finally:
             os.close(file)
         *lines, unfinished = content.split(b"\n")
@@ -222,7 +225,7 @@ class Index:
                 entry = int(offset), float(moment)
             except ValueError:
                 continue
-            if not self._offsets or entry[0] >= self._offsets[-1]:
+            if 0 <= entry[1] < LATEST and (not self._offsets or entry[0] >= self._offsets[-1]):
                 self._offsets.append(entry[0])
                 self._times.append(entry[1])
 

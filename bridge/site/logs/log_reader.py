@@ -30,6 +30,8 @@ POLL = 0.2
 LOOK_PERIOD = 1.0
 """Seconds between two checks of a followed log; each opens the file again, as shared file systems need it."""
 OVER_PERIOD = 3.0
+MOST_SEARCHED = 2**28
+"""Bytes in which the start of a line is searched: a container can make its log a file of any length, without lines."""
 LONGEST_LINE = 256 * 1024
 """Bytes after which an incomplete line gets its time."""
 
@@ -103,7 +105,8 @@ def _start(log: LogFiles, index: Index, options: LogOptions) -> int:
 
 def _line_start(log: LogFiles, position: int) -> int:
     """Return the start of the line of a position, as far as it is kept."""
-    while position > log.bounds.first:
+    least = position - MOST_SEARCHED
+    while position > max(least, log.bounds.first):
         begin = max(log.bounds.first, position - PIECE)
         at, block = log.block(begin, position)
         newline = block.rfind(b"\n")
@@ -112,7 +115,7 @@ def _line_start(log: LogFiles, position: int) -> int:
         if at > begin:
             return at
         position = begin
-    return log.bounds.first
+    return max(position, log.bounds.first)
 
 
 def _tail(log: LogFiles, size: int, lines: int) -> int:
@@ -121,7 +124,7 @@ def _tail(log: LogFiles, size: int, lines: int) -> int:
         return size
     newlines_left = lines + (1 if log.block(size - 1, size)[1] == b"\n" else 0)
     position = size
-    while position > log.bounds.first:
+    while position > max(size - MOST_SEARCHED, log.bounds.first):
         begin = max(log.bounds.first, position - PIECE)
         at, block = log.block(begin, position)
         count = block.count(b"\n")
@@ -134,7 +137,7 @@ def _tail(log: LogFiles, size: int, lines: int) -> int:
             return at
         newlines_left -= count
         position = begin
-    return log.bounds.first
+    return max(position, log.bounds.first)
 
 
 def _pieces(

@@ -130,3 +130,16 @@ def test_limits_that_are_none(line, message):
 
 def test_limits_by_default():
     assert parse('pool = "p"').images.most_bytes == 20 * 2**30
+
+
+def test_a_link_instead_of_the_name_of_an_image_is_not_followed(folder, caplog):
+    """A container without an image has the same user; to read a FIFO in its place would never end."""
+    cache, _ = cache_of(folder, cache_size="5")
+    at = put(cache, "a")
+    (folder / "secret").write_text("of somebody else")
+    (at / "name").unlink()
+    (at / "name").symlink_to(folder / "secret")
+    with caplog.at_level("INFO"):
+        cache.enforce_limits()
+    [record] = caplog.records
+    assert record.kv["image"] == ""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from bridge.protocol.model.sessions import STDOUT
 from bridge.protocol.nats.messages import Logs
 from bridge.protocol.nats.two_way import StreamClosedError
 from bridge.site.jobs.job_record import JobRecord, Meta
-from bridge.site.logs import log_reader
+from bridge.site.logs import log_files, log_reader
 from bridge.site.logs.log_reader import LOOK_PERIOD, POLL, read_log
 from tests.fakes.clock import FakeClock
 from tests.unit.site.conftest import OWNER, UID
@@ -290,6 +291,36 @@ def test_a_long_log_has_a_quick_end(tmp_path: Path) -> None:
     path = job(tmp_path, line * 200_000)
     assert read(path, tail=3) == line * 3
     assert len(read(path, tail=1500)) == 150_000
+
+
+@pytest.mark.parametrize("options", [{"tail": 1}, {"since": 200.0}])
+def test_the_start_of_a_line_is_not_searched_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """A container can make its log a file of eight exabytes without a line, which takes no space."""
+    monkeypatch.setattr(log_reader, "MOST_SEARCHED", 2**18)
+    path = job(tmp_path, b"", index=f"{2**20} 100\n")
+    os.truncate(path / "logs" / "main.log", 2**20)
+    assert len(read(path, **options)) == 2**18
+
+
+@pytest.mark.parametrize("moment", ["nan", "inf", "-inf", "1e300", "-1e300"])
+def test_a_time_of_a_line_that_is_none_does_not_count(tmp_path: Path, moment: str) -> None:
+    path = job(tmp_path, b"a\n", index=f"2 {moment}\n2 100\n")
+    assert read(path, timestamps=True).startswith(b"1970-01-01T00:01:40")
+
+
+def test_no_more_of_an_index_is_read_than_a_script_writes(tmp_path: Path) -> None:
+    """A container can make it a file of any length."""
+    path = job(tmp_path, b"a\n", index="2 100\n") / "logs" / "main.index"
+    os.truncate(path, log_files.LARGEST_INDEX * 16)
+    index = log_files.Index(path)
+    tracemalloc.start()
+    index.grow()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert index.time_of(2) == 100
+    assert most < log_files.LARGEST_INDEX * 8
 
 
 def test_what_the_submitter_writes(world: Any) -> None:
