@@ -142,7 +142,7 @@ class Watcher:
         now = self._clock.time()
         for uid in tuple(self.index.pending):
             entry = self.index.entries.get(uid)
-            if entry is not None and now - entry.record.batch_at >= self._delays.lag:
+            if entry is not None and not 0 <= now - entry.record.batch_at < self._delays.lag:
                 changed.append(uid)
         for uid in changed:
             with isolated("site", uid):
@@ -153,7 +153,7 @@ class Watcher:
     # --- the batch system ---------------------------------------------------------------------------------------------
     def poll_batch_system(self) -> None:
         """Query the batch system's list of jobs once, record it, and run the actions that are due."""
-        requested_at = self._clock.time()
+        requested_at, asked_at = self._clock.time(), self._clock.monotonic()
         try:
             listed_jobs = self._batch_list.fetch()
         except BatchError as error:
@@ -161,7 +161,7 @@ class Watcher:
         else:
             self._set_problem("")
             with self.folder_problems.noted("compare the lists of jobs"):
-                self._compare(listed_jobs, requested_at)
+                self._compare(listed_jobs, requested_at, asked_at)
         with self.folder_problems.noted("run actions"):
             self._reread()
             self._gangs.run()
@@ -183,7 +183,7 @@ class Watcher:
             log.info("the batch system answers again")
         self.problem = problem
 
-    def _compare(self, listed_jobs: dict[str, BatchJob], requested_at: float) -> None:
+    def _compare(self, listed_jobs: dict[str, BatchJob], requested_at: float, asked_at: float) -> None:
         self.actions.owners, self.actions.listed_at = {job.id: job.uid for job in listed_jobs.values()}, requested_at
         jobs_by_uid: dict[str, list[BatchJob]] = {}
         for job in listed_jobs.values():
@@ -210,10 +210,10 @@ class Watcher:
                 # an id that was assigned again belongs to another pod, or to no pod of podbridge
                 if job_id in listed_jobs and listed_jobs[job_id].uid == uid:
                     if entry.lifecycle.is_absent:
-                        entry.lifecycle = entry.lifecycle.shown(Event.QUEUED, requested_at)
+                        entry.lifecycle = entry.lifecycle.shown(Event.QUEUED, asked_at)
                     self.index.observe(uid, listed_jobs[job_id])
                 # a job that was submitted after the request may be missing in the answer
-                elif job_id and entry.lifecycle.answered_at < requested_at:
+                elif job_id and entry.lifecycle.answered_at < asked_at:
                     vanished[job_id] = entry
         unknown_uids = {job.uid for job in listed_jobs.values() if job.phase != "ended"} - self.index.entries.keys()
         forgotten_uids = self._folder.all_forgotten() if unknown_uids else set()
@@ -222,7 +222,7 @@ class Watcher:
             with isolated("site", uid):
                 if self._folder.job(uid).read() is None:  # else the job of another owner, which has not released it
                     surplus += [job.id for job in jobs_by_uid[uid] if job.phase != "ended"]
-        self._find_ends(vanished, requested_at)
+        self._find_ends(vanished, requested_at, asked_at)
         if surplus:
             log.warning("surplus batch jobs cancelled", extra=kv(ids=",".join(surplus)))
             self.actions.cancel(surplus)
@@ -253,7 +253,7 @@ class Watcher:
             log.warning("the id of a batch job is not stored yet", extra=kv(job=uid, why=error.strerror))
             return None, []
 
-    def _find_ends(self, vanished: dict[str, Entry], now: float) -> None:
+    def _find_ends(self, vanished: dict[str, Entry], now: float, asked_at: float) -> None:
         """Find out how jobs ended that the batch system no longer lists."""
         ids_to_query = [
             job_id
@@ -276,7 +276,7 @@ class Watcher:
                 if past_job is not None and past_job.uid == uid:  # else the id was assigned again
                     self.index.observe(uid, past_job)
                     continue
-                entry.lifecycle = entry.lifecycle.denied(now, lost_after)
+                entry.lifecycle = entry.lifecycle.denied(asked_at, lost_after)
                 # the script may have recorded its end since its directory was last read
                 current = self.index.refresh(uid)
                 if current is None or job_id in current.record.meta.replaced:
@@ -284,7 +284,7 @@ class Watcher:
                 lost_job = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
                 if current.record.final:
                     self.index.observe(uid, replace(lost_job, reason="", by_itself=True))
-                elif _left_its_array(current, now, arrays):
+                elif _left_its_array(current, asked_at, arrays):
                     message = (
                         "the job was cancelled while it waited: the batch system keeps no record of it in its array"
                     )
@@ -331,7 +331,7 @@ class Watcher:
                 self.index.refresh(entry.record.uid)
 
 
-def _left_its_array(entry: Entry, requested_at: float, arrays: Set[str]) -> bool:
+def _left_its_array(entry: Entry, asked_at: float, arrays: Set[str]) -> bool:
     """Return whether a job of an array that is no longer listed was cancelled while it was pending.
 
     slurmctld then removes its index from the array, and keeps no record of it. After the last one, it keeps a record of
@@ -340,7 +340,7 @@ def _left_its_array(entry: Entry, requested_at: float, arrays: Set[str]) -> bool
     task = entry.record.meta.task
     if task is None or entry.record.started:
         return False
-    was_killed = entry.record.cancel is not None and entry.killed_at is not None and entry.killed_at < requested_at
+    was_killed = entry.record.cancel is not None and entry.killed_at is not None and entry.killed_at < asked_at
     return was_killed or task.array in arrays
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from bridge import job_ends
 from bridge.clock import Clock
@@ -57,7 +58,7 @@ class ActionRunner:
         """Run what is due now for these jobs; ``None``: for all that are open."""
         if uids is None:
             self._index.pending_cancellations = set()
-        now = self._clock.time()
+        now = self._clock.monotonic()
         ids_to_cancel: list[str] = []
         for uid in tuple(self._index.open if uids is None else uids):
             entry = self._index.entries.get(uid)
@@ -65,12 +66,23 @@ class ActionRunner:
                 continue
             try:
                 with isolated("site", uid):
+                    if entry.record.meta.attempted_at > self._clock.time():
+                        self._correct_attempt(uid)
                     for action in self._due(entry, now):
                         ids_to_cancel += self._do(action, uid, entry, now)
             except OSError as error:  # a full disk, or a job that spoils its directory, which must not stop the others
                 log.warning("an action is repeated later", extra=kv(job=uid, why=error.strerror))
         if ids_to_cancel:
             self.cancel(ids_to_cancel)
+
+    def _correct_attempt(self, uid: str) -> None:
+        """Store a submission after now as one of now: the clock was set back, or is that of another machine."""
+        job_folder = self._folder.job(uid)
+        with contextlib.suppress(BlockingIOError), self._folder.locked(uid, wait=False):  # held: it is submitted now
+            meta, now = job_folder.meta(), self._clock.time()
+            if meta is not None and meta.attempted_at > now:
+                job_folder.write_meta(replace(meta, attempted_at=now))
+        self._index.refresh(uid)
 
     def _due(self, entry: Entry, now: float) -> list[JobAction]:
         return due_actions(
@@ -79,7 +91,7 @@ class ActionRunner:
             now,
             has_ended=entry.status.phase == "ended",
             killed_at=entry.killed_at,
-            is_grace_over=self._clock.monotonic() >= entry.kill_at,
+            is_grace_over=now >= entry.kill_at,
         )
 
     def _do(self, action: JobAction, uid: str, entry: Entry, now: float) -> list[str]:
@@ -152,7 +164,9 @@ class ActionRunner:
             entries = [entry for entry in self._index.entries.values() if not entry.without_secrets]
         ended = [entry for entry in entries if entry.status.phase == "ended" and entry.record.end_confirmed]
         kept = (SECRETS_KEPT if entry.record.started else 0 for entry in ended)
-        due = [entry for entry, seconds in zip(ended, kept, strict=True) if now - entry.record.batch_at >= seconds]
+        due = [
+            entry for entry, seconds in zip(ended, kept, strict=True) if not 0 <= now - entry.record.batch_at < seconds
+        ]
         for entry in due[:SECRETS_LOOKS]:
             job_folder = self._folder.job(entry.record.uid)
             with isolated("site", job_folder.uid), self._folder.locked(job_folder.uid):

@@ -28,8 +28,8 @@ def due_actions(
 ) -> list[JobAction]:
     """Return the actions that are due, in order.
 
-    ``has_ended``: the status of the job is ended. ``killed_at``: when this process last cancelled it, in seconds since
-    1970.
+    ``has_ended``: the status of the job is ended. ``killed_at``: when this process last cancelled it, by the
+    monotonic clock of ``now``.
     ``is_grace_over``: the grace period and :data:`KILL_ALLOWANCE` have passed, by the clock of this process.
     """
     cancel = record.cancel

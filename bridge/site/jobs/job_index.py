@@ -31,8 +31,9 @@ class Entry:
     record: JobRecord
     status: JobStatus
     lifecycle: Lifecycle
-    """Of its batch job in the lists that this process requests; shown when this process has read its id."""
+    """Of its batch job in the lists that this process requests; shown when this process has read its id. Monotonic."""
     killed_at: float | None = None
+    """Monotonic time at which this process last cancelled its batch job."""
     read_at: float = 0.0
     without_secrets: bool = False
     """Whether the secrets of the job, which has ended, were removed."""
@@ -148,7 +149,11 @@ class JobIndex:
         now = self._clock.time()
         record = self._with_end(record, now)
         status = job_status.status(record, now, self._lag)
-        entry, owner, lifecycle = self.entries.get(uid), record.meta.owner, NEW.shown(Event.QUEUED, now)
+        entry, owner, lifecycle = (
+            self.entries.get(uid),
+            record.meta.owner,
+            NEW.shown(Event.QUEUED, self._clock.monotonic()),
+        )
         is_new = changed = entry is None
         is_changed_gang = record.meta.gang is not None and (entry is None or record != entry.record)
         if entry is None:
@@ -179,8 +184,12 @@ class JobIndex:
         return entry
 
     def _with_end(self, record: JobRecord, now: float) -> JobRecord:
-        """Store since when the script of a pod in the job of its group has ended."""
-        if record.meta.place is None or record.batch is None or not record.end_confirmed or record.batch_at:
+        """Store since when the script of a pod in the job of its group has ended.
+
+        And an end after ``now`` as one of now: the clock of the machine was set back, or is another machine's.
+        """
+        is_timed = 0 < record.batch_at <= now or (not record.batch_at and record.meta.place is None)
+        if record.batch is None or not record.end_confirmed or is_timed:
             return record
         try:
             self._folder.job(record.uid).write_batch(record.batch, now)

@@ -14,7 +14,9 @@ from bridge.protocol.nats.messages import CancelMessage, ScriptWithoutLibrary, S
 from bridge.script import library
 from bridge.site.config.site_config import parse
 from bridge.site.jobs import job_script
+from bridge.site.jobs.job_actions import CANCEL_PERIOD
 from bridge.site.jobs.job_folder import JobFolder
+from tests.unit.site import test_gangs
 from tests.unit.site.conftest import OWNER, UID
 
 
@@ -520,3 +522,57 @@ def test_one_query_for_any_number_of_jobs(world: Any) -> None:
     before = world.batch.queries
     world.look(1)
     assert world.batch.queries == before + 1
+
+
+@pytest.mark.parametrize("offset", [-86400, -5])
+@pytest.mark.parametrize("kind", ["alone", "group"])
+def test_a_clock_that_is_set_back_withholds_no_end(world: Any, kind: str, offset: float) -> None:
+    """As at the start of a machine: its own clock is hours wrong, until the network says what time it is."""
+    uids = [UID]
+    if kind == "group":
+        test_gangs.run_all(world)
+        uids = [test_gangs.pod(rank) for rank in range(3)]
+    else:
+        world.run_job(1)
+    world.batch.end("1", "NodeFail")
+    world.look(1)
+    world.clock.offset = offset
+    world.look(1, 3)
+    assert {world.status(uid).reason for uid in uids} == {"NodeFail"}
+
+
+def test_a_clock_that_is_set_back_keeps_no_secrets(world: Any) -> None:
+    world.run_job(1)
+    world.write("volumes/token/token", "secret")
+    world.batch.end("1", "NodeFail")
+    world.look(1, 3)
+    world.clock.offset = -86400
+    world.look(61)
+    assert not (world.folder.job(UID).path / "volumes").exists()
+
+
+def test_a_clock_that_is_set_back_delays_no_action(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.run_job(1)
+    world.submit("other")
+    asked: list[str] = []
+    monkeypatch.setattr(world.batch, "cancel", asked.extend)  # which does not end the job
+    world.submitter.cancel(OWNER, UID, CancelMessage(grace=0))
+    world.look(1)
+    world.clock.offset = -86400
+    del world.batch.table["2"]
+    world.look(1, CANCEL_PERIOD, 61, 61)
+    assert asked.count("1") > 1
+    assert len(world.batch.submits) == 3  # the job that was lost before it began
+
+
+def test_a_clock_that_is_set_forward_loses_no_job(world: Any) -> None:
+    """A list of the batch system may lack a job once or twice."""
+    world.run_job(1)
+    listed, world.batch.table = world.batch.table, {}
+    world.look(1)
+    world.clock.offset = 86400
+    world.look(1)
+    assert not world.status().missing
+    world.batch.table = listed
+    world.look(1)
+    assert world.status().phase == "running"
