@@ -15,6 +15,7 @@ import os
 import shutil
 from pathlib import Path
 
+from bridge.core.isolation import isolated
 from bridge.logs import kv
 from bridge.site.batch import adopted
 from bridge.site.batch.adopted import AdoptedJob
@@ -88,8 +89,11 @@ class Adoption:
             if not job_folder.exists():
                 forgotten_uids.append(uid)
             elif uid not in self._done:
-                with contextlib.suppress(FileNotFoundError):  # it is being forgotten
-                    self._translate(job, job_folder)
+                try:
+                    with contextlib.suppress(FileNotFoundError), isolated("site", uid):  # it is being forgotten
+                        self._translate(job, job_folder)
+                except OSError as error:  # a full disk, or a directory that its job has spoiled: others come after it
+                    log.warning("the state of an adopted job is not written yet", extra=kv(job=uid, why=error.strerror))
         # the plugin's directory first: after a kill, a job that is no longer listed would be adopted again
         for uid in forgotten_uids:
             remove_tree(self._jobs.pop(uid).path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,27 @@ def test_a_job_belongs_to_the_first_cluster_that_asks_for_it_and_is_told_to_no_o
     left.write(run__main_status="0\n")
     left.look()
     assert [status.owner for _, status in left.world.events] == [OWNER] * len(left.world.events) != []
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EDQUOT, "quota"), ValueError("a defect")])
+def test_a_job_that_can_not_be_read_delays_no_other(
+    left: Left, monkeypatch: pytest.MonkeyPatch, isolates: Any, error: Exception
+) -> None:
+    bad = "00000000-0000-4000-8000-000000000001"
+    path = slurm_plugin_job.write(left.root, bad, [("main", "true")], namespace="ns")
+    slurm_plugin_job.submitted(path, bad, "78", "ns")
+    left.again()
+    whole = adopted_jobs.look
+
+    def look(job: Any, listed: Any) -> Any:
+        if job.uid == bad:
+            raise error
+        return whole(job, listed)
+
+    monkeypatch.setattr(adopted_jobs, "look", look)
+    left.write(job_out="", init__init_out="preparing\n")
+    left.look()
+    assert left.containers()["init"] == ("running", None)
 
 
 def test_the_life_of_a_job(left: Left) -> None:
