@@ -204,7 +204,7 @@ def queue(session: CommandSession, name: str) -> dict[str, Any]:
     """Return the report on a MasterQueue with its ClusterQueue, LocalQueues, admitted workloads and Events."""
     manifest = queues.find(session, name)
     report = queues.describe(manifest, queues.cluster_queue(session, manifest), queues.workloads(session, name))
-    return {**report, "events": _events(session, manifest)}
+    return {**report, "events": _events(session, manifest), "not_read": session.gaps}
 
 
 def owner(session: CommandSession, kind: OwnerKind, namespace: str, name: str) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 from bridge.apps.cli import output, reports
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view.records import QueueRecord, Usage
-from bridge.errors import BridgeError, KubeError
-from bridge.kube.discovery import is_served
+from bridge.errors import BridgeError
+from bridge.kube.discovery import get_if_served, is_served, list_if_served
 from bridge.kube.resources import MASTER_QUEUES, Resource
 from bridge.workload.pods import condition
 from bridge.workload.quantity import parse
@@ -49,19 +49,23 @@ def find(session: CommandSession, name: str) -> dict[str, Any]:
     raise BridgeError(f"MasterQueue {name} does not exist", hint="list them with podbridge get queues")
 
 
-def cluster_queue(session: CommandSession, queue: Object) -> Object:
-    """Return the ClusterQueue of a MasterQueue; empty if it does not exist or may not be read."""
-    for version in VERSIONS:
-        try:
-            resource = Resource(GROUP, version, "clusterqueues", False)
-            return session.kube.get(resource.path(name=queue["metadata"]["name"]))
-        except KubeError:
-            continue
-    return {}
+def cluster_queue(session: CommandSession, queue: Object) -> Object | None:
+    """Return the ClusterQueue of a MasterQueue; empty if it does not exist.
+
+    ``None`` if it cannot be read, which is noted in ``not_read``.
+    """
+
+    def read() -> Object:
+        kinds = (Resource(GROUP, version, "clusterqueues", False) for version in VERSIONS)
+        found = (get_if_served(session.kube, kind, None, queue["metadata"]["name"]) for kind in kinds)
+        return next((each for each in found if each is not None), {})
+
+    return session.attempt("ClusterQueues", read)
 
 
-def record(queue: Object, cluster: Object) -> QueueRecord:
-    """Return the record of a MasterQueue; ``cluster`` is its ClusterQueue, which may be empty."""
+def record(queue: Object, cluster: Object | None) -> QueueRecord:
+    """Return the record of a MasterQueue; ``cluster`` is its ClusterQueue, which may be empty; ``None``: not read."""
+    is_read, cluster = cluster is not None, cluster or {}
     status, counts = queue.get("status") or {}, cluster.get("status") or {}
     ready = condition(queue, "Ready")
     quota, used = total(_quotas(cluster).values()), total(_reservations(cluster).values())
@@ -71,8 +75,8 @@ def record(queue: Object, cluster: Object) -> QueueRecord:
         "ready": ready.get("status", "Unknown"),
         "reason": ready.get("reason", ""),
         "offered": status.get("offered", ""),
-        "pending": counts.get("pendingWorkloads", 0),
-        "admitted": counts.get("admittedWorkloads", 0),
+        "pending": counts.get("pendingWorkloads", 0) if is_read else None,
+        "admitted": counts.get("admittedWorkloads", 0) if is_read else None,
         "cpu": _share("cpu", used, quota),
         "memory": _share("memory", used, quota),
         "created": queue["metadata"].get("creationTimestamp", ""),
@@ -85,9 +89,13 @@ def record(queue: Object, cluster: Object) -> QueueRecord:
     }
 
 
-def describe(queue: Object, cluster: Object, workloads: Sequence[Object]) -> dict[str, Any]:
-    """Return the report on a MasterQueue: its flavors, pending workloads in Kueue's order, the next step, and more."""
-    about, quotas, used = record(queue, cluster), _quotas(cluster), _reservations(cluster)
+def describe(queue: Object, cluster: Object | None, workloads: Sequence[Object] | None) -> dict[str, Any]:
+    """Return the report on a MasterQueue: its flavors, pending workloads in Kueue's order, the next step, and more.
+
+    ``cluster`` and ``workloads`` are ``None`` if they were not read.
+    """
+    about, is_read, cluster = record(queue, cluster), cluster is not None, cluster or {}
+    quotas, used = _quotas(cluster), _reservations(cluster)
     status, spec = queue.get("status") or {}, cluster.get("spec") or {}
     flavors = []
     for state in status.get("flavors") or ():
@@ -102,18 +110,18 @@ def describe(queue: Object, cluster: Object, workloads: Sequence[Object]) -> dic
             "created": item["metadata"].get("creationTimestamp", ""),
             "message": condition(item, "QuotaReserved").get("message", "Kueue has not considered it yet"),
         }
-        for item in sorted(filter(_waits, workloads), key=_order)
+        for item in sorted(filter(_waits, workloads or ()), key=_order)
     ]
     lends = {
         to["queue"] for item in (queue.get("spec") or {}).get("flavors") or () for to in item.get("canLendTo") or ()
     }
     return {
-        "summary": _summary(about, len(waiting)),
+        "summary": _summary(about, None if workloads is None else len(waiting), is_read=is_read),
         "queue": {key: value for key, value in about.items() if key not in ("local_queues", "message")},
         "conditions": reports.conditions(status),
         "flavors": flavors,
         "pending": waiting,
-        "admitted": _admitted(workloads),
+        "admitted": _admitted(workloads or ()),
         "cluster_queue": {
             "strategy": spec.get("queueingStrategy", ""),
             "cohort": spec.get("cohortName") or spec.get("cohort", ""),
@@ -147,12 +155,18 @@ def in_lines(report: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
     return {**report, "pending": pending}
 
 
-def _summary(about: Mapping[str, Any], waiting: int) -> str:
+def _summary(about: Mapping[str, Any], waiting: int | None, *, is_read: bool) -> str:
+    """Return the state in a line; ``is_read``: the ClusterQueue was. What was not read is left out."""
     stopped = about["stop_policy"] not in ("", "None")
     state = f"stopped ({about['stop_policy']})" if stopped else "admits workloads"
     if about["ready"] != "True":
         state = f"not in step ({about['reason'] or 'no status'})"
-    return f"{state}; {about['offered'] or 'no'} flavors offered, {about['admitted']} admitted, {waiting} pending"
+    elif not is_read:
+        state = "its ClusterQueue cannot be read"
+    numbers = {"admitted": about["admitted"], "pending": waiting}
+    counts = [f"{number} {name}" for name, number in numbers.items() if number is not None]
+    offered = f"{about['offered'] or 'no'} flavors offered"
+    return f"{state}; {', '.join([offered, *counts])}"
 
 
 def _next(about: Mapping[str, Any], flavors: Sequence[Mapping[str, Any]], has_status: bool) -> str:
@@ -165,18 +179,24 @@ def _next(about: Mapping[str, Any], flavors: Sequence[Mapping[str, Any]], has_st
     return ""
 
 
-def workloads(session: CommandSession, queue: str) -> list[dict[str, Any]]:
-    """Return the workloads whose LocalQueue belongs to the ClusterQueue; empty if the user may not list them."""
-    for version in VERSIONS:
-        try:
-            local_queues = session.listed(Resource(GROUP, version, "localqueues", True).path())
-            listed = session.listed(Resource(GROUP, version, "workloads", True).path())
-        except KubeError:
-            continue
-        metadata = [item["metadata"] for item in local_queues if item["spec"].get("clusterQueue") == queue]
-        own = {(each["namespace"], each["name"]) for each in metadata}
-        return [item for item in listed if (item["metadata"]["namespace"], item["spec"].get("queueName")) in own]
-    return []
+def workloads(session: CommandSession, queue: str) -> list[dict[str, Any]] | None:
+    """Return the workloads whose LocalQueue belongs to the ClusterQueue.
+
+    ``None`` if they cannot be read, which is noted in ``not_read``.
+    """
+
+    def read() -> list[dict[str, Any]]:
+        for version in VERSIONS:
+            local_queues = list_if_served(session.kube, Resource(GROUP, version, "localqueues", True))
+            if local_queues is None:
+                continue
+            listed = list_if_served(session.kube, Resource(GROUP, version, "workloads", True)) or []
+            metadata = [item["metadata"] for item in local_queues if item["spec"].get("clusterQueue") == queue]
+            own = {(each["namespace"], each["name"]) for each in metadata}
+            return [item for item in listed if (item["metadata"]["namespace"], item["spec"].get("queueName")) in own]
+        return []
+
+    return session.attempt("Workloads", read)
 
 
 def awaited(session: CommandSession, namespace: str, uids: Collection[str]) -> tuple[str, str] | None:

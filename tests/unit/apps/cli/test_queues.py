@@ -162,6 +162,18 @@ def test_get_has_all_forms(command):
     assert "No queues found." in command(server(), "get", "queues").output
 
 
+def test_what_a_user_may_not_read_of_a_queue_is_not_said_to_be_nothing(command):
+    paths = (f"{KUEUE}/clusterqueues/batch", f"{KUEUE}/localqueues")
+    kube = server(master(flavors=FLAVORS), **dict.fromkeys(paths, KubeForbiddenError("you may not", status=403)))
+    listed = command(kube, "get", "queues", "-o", "json")
+    (found,) = json.loads(listed.stdout)
+    assert (found["pending"], found["admitted"]) == (None, None)
+    assert "not read: ClusterQueues: you may not" in listed.stderr
+    report = json.loads(command(kube, "explain", "queue", "batch", "-o", "json").stdout)
+    assert report["summary"] == "its ClusterQueue cannot be read; 1 of 2 flavors offered"
+    assert report["not_read"] == ["ClusterQueues: you may not", "Workloads: you may not"]
+
+
 def test_explain_has_all_forms_and_names_a_queue_that_does_not_exist(command):
     found = {f"{KUEUE}/workloads": {"items": [workload("mine"), workload("theirs", queue="other")]}}
     kube = server(master(flavors=FLAVORS), **found)
