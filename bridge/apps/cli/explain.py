@@ -12,6 +12,7 @@ from bridge import names
 from bridge.apps.cli import explain_places, output, queues, reports
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import job_view, node_room, pod_view, queue_view, wait_reasons
+from bridge.clock import parse_rfc3339
 from bridge.slurm import job_words, states
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, places, pods, pool_selection, resources
@@ -19,6 +20,8 @@ from bridge.workload.quantity import MIB
 from scheduler.volumes import pod_volumes
 from scheduler.volumes.storage import Storage
 
+OVERDUE = 60.0
+"""Seconds after which a deleted pod that still has podbridge's finalizer is no longer usual."""
 REQUEST_MEMORY = "set resources.requests.memory of its containers and create the pod again: it asks for a whole node"
 
 
@@ -166,6 +169,8 @@ def _summary(pod: pods.Pod, job: Job | None, session: CommandSession) -> tuple[s
         return _finished(pod, view)
     if view.deleted and view.node:
         return _ending(pod, session)
+    if view.deleted:
+        return _withdrawn(pod, job)
     if view.node:
         return _placed(pod, view, job, session)
     if job is not None and job_view.reason(view, job) == wait_reasons.BINDING:
@@ -237,3 +242,16 @@ def _ending(pod: pods.Pod, session: CommandSession) -> tuple[str, str]:
         f"is being deleted, but the kubelet of {node_name} does not answer: it stays until the kubelet returns",
         f"start the kubelet; if the machine is off for certain: {force}",
     )
+
+
+def _withdrawn(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
+    """Return what a deleted pod without a node waits for: finalizers keep it."""
+    number = job.job_id if job is not None else pods.job_id(pod)
+    others = [name for name in pod["metadata"].get("finalizers") or () if name != names.FINALIZER]
+    if not pods.is_held(pod):
+        kept = f"finalizers of others keep it: {', '.join(others)}" if others else "the API server removes it"
+        return f"is being deleted: {kept}", ""
+    waits = f"has cancelled Slurm job {number}" if number else "knows that Slurm has no job of it"
+    seconds = time.time() - parse_rfc3339(pod["metadata"]["deletionTimestamp"])
+    text = f"is being deleted: podbridge removes its finalizer when it {waits}"
+    return text, wait_reasons.ADMINISTRATOR if seconds >= OVERDUE else ""

@@ -263,6 +263,23 @@ def test_a_deleted_pod_on_a_node_that_does_not_answer_says_what_releases_it():
     assert report["next"].endswith("kubectl delete pod x -n hpc --force")
 
 
+@pytest.mark.parametrize(
+    ("finalizers", "label", "summary", "step"),
+    [
+        ([names.FINALIZER], "9", "podbridge removes its finalizer when it has cancelled Slurm job 9", True),
+        ([names.FINALIZER], "", "podbridge removes its finalizer when it knows that Slurm has no job of it", True),
+        (["example.com/other"], "", "finalizers of others keep it: example.com/other", False),
+        ([], "", "the API server removes it", False),
+    ],
+)
+def test_a_deleted_pod_that_waits_says_what_keeps_it_and_not_why_it_was_pending(finalizers, label, summary, step):
+    pod = waiting("Unschedulable", "no node fits", deletionTimestamp="2026-01-01T00:00:00Z", finalizers=finalizers)
+    pod["metadata"]["labels"] = {names.JOB_ID_LABEL: label}
+    report = explain.describe(Session([pod]), pod)
+    assert report["summary"] == f"is being deleted: {summary}"
+    assert report["next"] == (wait_reasons.ADMINISTRATOR if step else "")
+
+
 @pytest.mark.parametrize(("began", "step"), [("2026-01-01T00:00:00Z", "kubectl logs x -n hpc -c main"), (None, "")])
 def test_a_failed_pod_names_its_container_its_exit_code_and_its_log(began, step):
     state = {"name": "main", "state": {"terminated": {"exitCode": 3, "reason": "Error", "startedAt": began}}}
