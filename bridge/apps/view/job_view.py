@@ -7,6 +7,7 @@ the next answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from bridge import clock, job_ends
 from bridge.apps.view import pod_view
@@ -141,8 +142,12 @@ def reason(view: PodView, job: Job | None) -> str:
 
 
 def problem(job: Job, pod: pods.Pod) -> str:
-    """Return what disagrees between a job and one of its pods; empty if nothing does."""
-    return _problem(job, translate.pod_ref(pod), pod, {})
+    """Return what disagrees between a job and one of its pods; empty if nothing does.
+
+    The nodes are compared only if the pod has the name of its node in Slurm.
+    """
+    known = job if pods.slurm_node(pod) else replace(job, nodes=())
+    return _problem(known, translate.pod_ref(pod), pod, {})
 
 
 def _problem(job: Job, ref: PodRef, pod: pods.Pod | None, slurm_names: Mapping[str, str]) -> str:

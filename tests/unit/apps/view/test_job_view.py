@@ -55,6 +55,15 @@ def test_a_job_and_its_pod(found, listed, problem):
 
 
 @pytest.mark.parametrize(
+    ("slurm_node", "problem"),
+    [("node-1", ""), ("node-0", "pod ns/p is on node node-0, its job on node-1"), (None, "")],
+)
+def test_a_node_whose_name_in_slurm_is_not_known_is_no_other_node(slurm_node, problem):
+    known = {names.SLURM_NODE_ANNOTATION: slurm_node} if slurm_node else {}
+    assert job_view.problem(job("RUNNING"), pod("renamed", annotations=known)) == problem
+
+
+@pytest.mark.parametrize(
     ("listed", "expected"),
     [
         (pod("renamed"), ["Slurm does not list job 7 of the pod"]),
