@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from bridge import clock as clocks
 from bridge import names
 from bridge.core import isolation
-from bridge.errors import KubeConflictError, KubeNotFoundError
+from bridge.errors import KubeConflictError, KubeNotFoundError, KubeUnavailableError
 from bridge.kube.object_store import Change, Object, ObjectStore, number
 from bridge.kube.responses import error_of_status
 from bridge.workload import pods
 from tests.fakes.clock import FakeClock
+
+T = TypeVar("T")
 
 
 class Killed(BaseException):
@@ -25,10 +28,24 @@ class Killed(BaseException):
 
 @dataclass
 class Writes:
-    """Counts the writes of the hub, and kills it after the next ``kill_after`` ones."""
+    """Counts the writes of the hub, and kills it after the next ``kill_after`` ones.
+
+    ``faults`` are what happens to the next writes: ``refused`` is not carried out, ``unanswered`` is.
+    """
 
     count: int = 0
     kill_after: int | None = None
+    faults: list[str] = field(default_factory=list)
+
+    def answered(self, write: Callable[[], T], error: Callable[[str], Exception]) -> T:
+        """Carry out a write; raise the error if its answer is lost."""
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "refused":
+            raise error("503")
+        answer = write()
+        if fault:
+            raise error("no answer")
+        return answer
 
     def done(self) -> None:
         self.count += 1
@@ -82,7 +99,7 @@ class MemoryKube:
         self.on_bind: Callable[[Object, str], None] = lambda pod, node: None
         self.on_delete: Callable[[Object], None] = lambda pod: None
         """Called with the pod right before the hub binds or deletes it."""
-        self._writes, self._version, self._clock = writes, 0, clock or FakeClock()
+        self.writes, self._version, self._clock = writes, 0, clock or FakeClock()
 
     def fenced(self, check: Callable[[], None]) -> FencedKube:
         return FencedKube(self, check)
@@ -152,7 +169,7 @@ class MemoryKube:
         conditions |= {entry["type"]: entry for entry in status.pop("conditions", [])}
         obj["status"] = {**obj["status"], **status, "conditions": list(conditions.values())}
         answer = self.put(path, obj)
-        self._writes.done()
+        self.writes.done()
         return answer
 
     def create(self, path: str, body: Object) -> Object:
@@ -170,7 +187,7 @@ class MemoryKube:
         others = [entry for entry in obj["status"].get("conditions", ()) if entry["type"] != names.POD_SCHEDULED]
         obj["status"]["conditions"] = [*others, scheduled]
         answer = self.put(path, obj)
-        self._writes.done()
+        self.writes.done()
         return answer
 
     def delete(self, path: str, options: Object | None = None) -> None:
@@ -178,7 +195,7 @@ class MemoryKube:
         _check(obj, (options or {}).get("preconditions", {}))
         self.on_delete(obj)
         self.request_deletion(path, (options or {}).get("gracePeriodSeconds"))
-        self._writes.done()
+        self.writes.done()
 
     def request_deletion(self, path: str, grace: int | None = None) -> None:
         """Delete a pod as a user does: not a write of the hub. A later deletion only shortens the grace period."""
@@ -203,15 +220,15 @@ class FencedKube:
 
     def patch(self, path: str, patch: Object, kind: str = "merge") -> Object:
         self._check()
-        return self._kube.patch(path, patch, kind)
+        return self._kube.writes.answered(lambda: self._kube.patch(path, patch, kind), KubeUnavailableError)
 
     def create(self, path: str, body: Object) -> Object:
         self._check()
-        return self._kube.create(path, body)
+        return self._kube.writes.answered(lambda: self._kube.create(path, body), KubeUnavailableError)
 
     def delete(self, path: str, options: Object | None = None) -> None:
         self._check()
-        self._kube.delete(path, options)
+        self._kube.writes.answered(lambda: self._kube.delete(path, options), KubeUnavailableError)
 
 
 def _is_selected(obj: Object, selector: str) -> bool:

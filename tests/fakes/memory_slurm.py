@@ -156,6 +156,9 @@ class MemorySlurm:
 
     def cancel(self, job_id: int) -> None:
         _check_fence()
+        self.writes.answered(lambda: self._cancel(job_id), SlurmUnknownOutcomeError)
+
+    def _cancel(self, job_id: int) -> None:
         job = self.find(job_id)
         if job is not None:
             if job.lives:
@@ -166,6 +169,9 @@ class MemorySlurm:
 
     def set_excluded_nodes(self, job_id: int, nodes: tuple[str, ...]) -> None:
         _check_fence()
+        self.writes.answered(lambda: self._set_excluded_nodes(job_id, nodes), SlurmUnknownOutcomeError)
+
+    def _set_excluded_nodes(self, job_id: int, nodes: tuple[str, ...]) -> None:
         job = self.find(job_id)
         if job is None or job.state != "PENDING":
             raise SlurmRefusedError("not pending")
@@ -177,6 +183,9 @@ class MemorySlurm:
     def shrink(self, job_id: int, nodes: tuple[str, ...]) -> None:
         """Let a running job keep some of its nodes; slurmctld refuses others, and none."""
         _check_fence()
+        self.writes.answered(lambda: self._shrink(job_id, nodes), SlurmUnknownOutcomeError)
+
+    def _shrink(self, job_id: int, nodes: tuple[str, ...]) -> None:
         job = self.find(job_id)
         if job is None or job.state != "RUNNING" or not nodes or not {*nodes} <= {*job.nodes}:
             raise SlurmRefusedError("Invalid node name specified", code=2018)
@@ -186,6 +195,9 @@ class MemorySlurm:
 
     def set_node(self, name: str, state: str, reason: str = "") -> None:
         _check_fence()
+        self.writes.answered(lambda: self._set_node(name, state, reason), SlurmUnknownOutcomeError)
+
+    def _set_node(self, name: str, state: str, reason: str = "") -> None:
         if state == "DRAIN":
             self.drained[name] = reason
         else:

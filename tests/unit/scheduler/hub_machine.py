@@ -16,6 +16,8 @@ from tests.fakes.memory_kube import Killed
 from tests.fakes.memory_world import path_of
 
 NUMBER = st.integers(0, 7)
+FAULTS = st.lists(st.sampled_from(["", "refused", "unanswered"]), min_size=1, max_size=6)
+"""What happens to the next writes of the hub (:class:`~tests.fakes.memory_kube.Writes`)."""
 
 
 def pod_for_pools(
@@ -50,6 +52,15 @@ class HubMachine(RuleBasedStateMachine):
         self.in_flight.append((path, body))
         raise Killed
 
+    def arrive(self, path: str, body: Any) -> Any:
+        """Create a Binding that a former process has sent: the present one is not killed after this write."""
+        writes, kill_after = self.hub.writes, self.hub.writes.kill_after
+        writes.kill_after = None
+        try:
+            return self.send(path, body)
+        finally:
+            writes.kill_after = kill_after
+
     def decide_all(self) -> None:
         """Let the loops decide with what the API server and Slurm have now."""
         raise NotImplementedError
@@ -63,6 +74,12 @@ class HubMachine(RuleBasedStateMachine):
             while queue.calls:
                 queue.run(0)
         assert self.hub.writes.count == before, "a process without the lease has written"
+
+    @precondition(lambda self: hasattr(self, "hub") and not self.hub.writes.faults)
+    @rule(faults=FAULTS)
+    def no_answer(self, faults: list[str]) -> None:
+        """The API server or slurmctld does not answer some of the next writes, which it may have carried out."""
+        self.hub.writes.faults = faults
 
     def running(self) -> list[Any]:
         return [pod for pod in self.hub.kube.pods() if pods.is_bound(pod) and not pods.is_finished(pod)]

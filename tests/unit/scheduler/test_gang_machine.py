@@ -69,7 +69,7 @@ class Gangs(HubMachine):
     def late_binding_arrives(self) -> None:
         path, body = self.in_flight.pop()
         with contextlib.suppress(BridgeError):
-            self.send(path, body)
+            self.arrive(path, body)
             self.refuse_taken_ranks()
 
     # --- the owner, users, sites --------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Gangs(HubMachine):
         """The owner and the hub go on: every job has had all its members, and who waits has no place there."""
         if not hasattr(self, "hub"):
             return
-        self.hub.writes.kill_after, self.next_is_late = None, False
+        self.hub.writes.kill_after, self.hub.writes.faults, self.next_is_late = None, [], False
         for name in POOLS:
             self.set_ready(name, True)
         for _ in range(8):

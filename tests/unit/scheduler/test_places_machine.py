@@ -167,14 +167,12 @@ class Places(HubMachine):
     @rule(number=NUMBER)
     def late_binding_arrives(self, number: int) -> None:
         path, body = self.in_flight.pop(number % len(self.in_flight))
-        # a former process has sent it: the present one is not killed after this write
-        writes, kill_after = self.hub.writes, self.hub.writes.kill_after
-        self.checks.late, writes.kill_after = True, None
+        self.checks.late = True
         with contextlib.suppress(BridgeError):
-            pod = self.send(path, body)
+            pod = self.arrive(path, body)
             # the hub may have cancelled the job meanwhile, or does so before it sees the pod
             self.hub.slurm.moved.add(pods.job_id(pod) or 0)
-        self.checks.late, writes.kill_after = False, kill_after
+        self.checks.late = False
 
     # --- owners, users, kubelets --------------------------------------------------------------------------------------
     def absent(self) -> list[str]:
@@ -362,7 +360,7 @@ class Places(HubMachine):
             if not hub.poller.snapshot.sequence:
                 hub.poll()
             hub.loops[number].reconcile()
-            self.checks.fresh = number == 0
+            self.checks.fresh = number == 0 and not hub.writes.faults
             hub.run_all()
             self.checks.fresh = False
 
@@ -398,7 +396,7 @@ class Places(HubMachine):
         """Only one place has room: what may use it gets it, and no job is left of what runs elsewhere or is gone."""
         if not hasattr(self, "hub"):
             return
-        self.hub.writes.kill_after, self.hub.slurm.fault = None, ""
+        self.hub.writes.kill_after, self.hub.slurm.fault, self.hub.writes.faults = None, "", []
         self.next_is_late = False
         self.in_flight.clear()
         self.open(*{*PLACES} - {self.at})  # the waiting pods get their places elsewhere

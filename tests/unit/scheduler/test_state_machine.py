@@ -12,6 +12,7 @@ from bridge import names
 from bridge.workload import links, pods
 from tests.examples import examples
 from tests.fakes.memory_world import NODES, PLACES, UNITS, MemoryWorld, path_of, places
+from tests.unit.scheduler.hub_machine import FAULTS, NUMBER
 
 ROUNDS = 60
 REST = 31
@@ -24,7 +25,6 @@ ENDS = [
 CHANGES = [("RUNNING",), ("SUSPENDED",), ("RUNNING", "COMPLETING"), ("RUNNING", "CONFIGURING"), ("RUNNING", "NEW_FLAG")]
 """States of a job that keeps its nodes."""
 THEN = ("", "wait", "kill")
-NUMBER = st.integers(0, 7)
 
 
 class Hub(MemoryWorld, RuleBasedStateMachine):
@@ -330,7 +330,7 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
         hub.run_all()
         for job in self.jobs("PENDING") if starts else ():
             hub.slurm.start(job)
-        quiet = not hub.poller.hidden
+        quiet = not hub.poller.hidden and not hub.writes.faults
         self.poll()
         for number in (0, 1):
             hub.deliver()
@@ -348,6 +348,14 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
     def kill(self, writes):
         """SIGKILL after a number of writes; the requests of the killed process settle while its lease expires."""
         self.hub.writes.kill_after = writes
+
+    @precondition(lambda self: not self.hub.writes.faults)
+    @rule(faults=FAULTS, looks=st.booleans())
+    def no_answer(self, faults, looks):
+        """The API server or slurmctld does not answer some of the next writes, which it may have carried out."""
+        self.hub.writes.faults = faults
+        if looks:
+            self.look()
 
     @rule(stopped=st.booleans())
     def restart(self, stopped):
@@ -408,7 +416,7 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
     def teardown(self):
         """Let everything come to an end, and check that nothing is missing, twice or left."""
         hub = self.hub
-        hub.writes.kill_after, hub.slurm.fault = None, ""
+        hub.writes.kill_after, hub.slurm.fault, hub.writes.faults = None, "", []
         for name in NODES:
             self.power(name, "", True)
         for job in hub.slurm.live():
