@@ -15,6 +15,10 @@ RTX, PLAIN = "nunet-rtx", "nunet-plain"
 NODES = (RTX, PLAIN)
 LEASE = {"leaseDuration": 3, "renewDeadline": 2, "retryPeriod": 0.5}
 """A hub that was killed is replaced after 3 s."""
+WEBHOOKS = (
+    ("mutatingwebhookconfigurations", "podbridge-mutate"),
+    ("validatingwebhookconfigurations", "podbridge-validate"),
+)
 GPU = "nunet.io/gpu.nvidia.rtx.3080.10gb"
 
 
@@ -38,6 +42,8 @@ class NunetWorld(PoolWorld):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cluster.stop_podbridge()
+        for resource, name in WEBHOOKS:  # else the pods of other tests of the cluster are refused
+            self.cluster.api("DELETE", f"/apis/admissionregistration.k8s.io/v1/{resource}/{name}")
         self.dms.stop()
 
     def start_hub(self) -> None:
