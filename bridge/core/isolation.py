@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from bridge.core.retries import Reports
-from bridge.errors import BridgeError, LostLeadershipError, UnexpectedError, unexpected
+from bridge.errors import LostLeadershipError, UnexpectedError, unexpected
 from bridge.logs import kv
 from bridge.telemetry.metrics import ISOLATED_ERRORS
 
@@ -27,10 +27,10 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def isolated(part: str, subject: str) -> Iterator[None]:
-    """Run what a ``part`` of podbridge does with one object, and report a defect; OSError and BridgeError pass."""
+    """Run what a ``part`` of podbridge does with one object, and report an unexpected error; OSError passes."""
     try:
         yield
-    except (OSError, BridgeError):
+    except OSError:
         raise
     except Exception as error:
         report(part, subject, error)

@@ -11,7 +11,7 @@ from bridge import job_ends
 from bridge.clock import Clock
 from bridge.core.isolation import isolated
 from bridge.core.job_lifecycle import NEVER
-from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
 from bridge.site.batch.batch_interface import BatchJob, BatchSystem
 from bridge.site.jobs import job_status, member_record
@@ -149,7 +149,7 @@ class ActionRunner:
             self._resubmit(uid)
         except BatchUnknownOutcomeError as error:
             log.warning("submit without an answer", extra=kv(job=uid, why=error))
-        except BatchError as error:
+        except (BatchError, SiteRefusedError) as error:  # also: the job of the pod's group is over
             log.warning("submit refused", extra=kv(job=uid, why=error))
             if not error.retryable:
                 job = BatchJob(id="", uid=uid, phase="ended", reason=error.reason, message=str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from bridge.protocol.nats.envelope import pack
 from bridge.protocol.nats.messages import CancelMessage, Empty, Snapshot, Status, SubmitMessage
 from bridge.site.config.site_config import parse
 from bridge.site.jobs.job_folder import JobFolder
+from bridge.site.jobs.member_record import GANG_OVER
 from tests.unit.site.conftest import OWNER, UID
 
 GANG = "9f000000-0000-4000-8000-000000000001"
@@ -495,3 +497,16 @@ def test_a_text_that_no_message_can_carry_spoils_no_snapshot(world: Any, key: st
     page = world.submitter.snapshot(OWNER, "", Snapshot(after="", limit=10))
     assert pack(page) and [job.outcome for job in page.jobs] == ["Failed"] * 3
     assert all(pack(Status(status=status)) for _, status in world.events)
+
+
+def test_a_pod_without_a_rank_ends_with_the_job_of_its_group(world: Any) -> None:
+    """The submitter was killed after it had made the pod's directory; another pod ended the group meanwhile."""
+    run_all(world)
+    (world.folder.job(GANG).path / "ranks" / "1").unlink()
+    for name in ("started", "state"):
+        shutil.rmtree(world.folder.job(pod(1)).path / name)
+    end(world, 0)
+    end(world, 2)
+    close(world)
+    world.look(3, 61, 61)
+    assert (world.status(pod(1)).phase, world.status(pod(1)).reason) == ("ended", GANG_OVER)
