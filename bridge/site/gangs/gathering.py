@@ -304,7 +304,11 @@ class Gatherer:
                 self._end(gang_folder, request_limits.OVER_LIMIT, refusal)
                 return
             if self._batch.heterogeneous:
-                record = self._with_components(gang_folder, record, requests)
+                try:
+                    record = self._with_components(gang_folder, record, requests)
+                except SiteRefusedError as error:  # too many components
+                    self._end(gang_folder, error.reason, str(error))
+                    return
         try:
             self._submission.find_or_submit(record)
         except BatchUnknownOutcomeError as error:
@@ -320,8 +324,7 @@ class Gatherer:
     def _end(self, gang_folder: JobFolder, reason: str, message: str) -> None:
         """Record the end of a job that the batch system does not have: it is that of the pods."""
         log.warning("submit refused", extra=kv(job=gang_folder.uid, why=message))
-        end = BatchJob(id="", uid=gang_folder.uid, phase="ended", reason=reason, message=message)
-        gang_folder.write_batch(end, self._clock.time())
+        gang_folder.write_batch(BatchJob("", gang_folder.uid, "ended", reason, message), self._clock.time())
 
     def _requests(self, gang_folder: JobFolder) -> list[Meta]:
         """Return the requests of the pods by rank; a pod that is cancelled or gone loses its rank to its successor."""

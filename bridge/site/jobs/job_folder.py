@@ -46,6 +46,8 @@ LARGEST_STATE = 64 * 1024
 """Bytes of a state file that are read; a container may have written to it."""
 LARGEST_FILE = 40 * 2**20
 """Bytes of ``job.sh`` that are read: the largest script with its library and its request."""
+LARGEST_REQUEST = 2**20
+"""Bytes of a request that are read. A new one has half of them at most: ids of replaced jobs are added to it."""
 LARGEST_MESSAGE = 4096
 LONGEST_GRACE = 2**31 - 1
 """Seconds; the script computes in hundredths with 64 bits."""
@@ -107,9 +109,9 @@ class JobFolder:
         XFS and Btrfs are written in order, ext4 without a journal writes them with the file, and servers of NFS store
         names at once.
         """
+        content = job_script.put_request_in(script, _request(meta))
         os.mkdir(self.at, 0o700)
         try:
-            content = job_script.put_request_in(script, _META.dump_json(meta))
             atomic_files.write_new(self._below("job.sh"), content, sync=self.site.sync)
         except OSError:
             self.remove()
@@ -117,7 +119,7 @@ class JobFolder:
 
     def rewrite(self, script: str, meta: Meta) -> None:
         """Replace script and request of a job that was never submitted."""
-        content = job_script.put_request_in(script, _META.dump_json(meta))
+        content = job_script.put_request_in(script, _request(meta))
         atomic_files.write(self._below("job.sh"), content, sync=self.site.sync)
 
     def unfinished(self) -> bool:
@@ -286,9 +288,18 @@ class JobFolder:
         return Below(self.at, name)
 
 
+def _request(meta: Meta) -> bytes:
+    """Return a new request as JSON; raises SiteRefusedError if it could not be read again."""
+    request = _META.dump_json(meta)
+    if len(request) > LARGEST_REQUEST // 2:
+        text = f"the request, with the flags of users, has {len(request)} bytes; allowed: {LARGEST_REQUEST // 2}"
+        raise SiteRefusedError(text, reason="RequestTooLarge")
+    return request
+
+
 def _meta(at: str | int) -> Meta | None:
-    meta = atomic_files.read_valid(_META, Below(at, "job.json"), LARGEST_STATE)
-    if meta is None and (request := job_script.read_request(Below(at, "job.sh"), LARGEST_STATE)) is not None:
+    meta = atomic_files.read_valid(_META, Below(at, "job.json"), LARGEST_REQUEST)
+    if meta is None and (request := job_script.read_request(Below(at, "job.sh"), LARGEST_REQUEST)) is not None:
         return atomic_files.validated(_META, request)
     return meta
 

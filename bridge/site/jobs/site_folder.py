@@ -30,6 +30,8 @@ _UID = re.compile(UID_PATTERN)
 _ID = re.compile(rb"[0-9a-f]{16}")
 _LONGEST = 4096
 _LOCKS = 64
+_LARGEST_NOTE = 2**23
+"""Bytes of a file of the leader: twice the largest BuildConfig."""
 GONE_KEPT = 86400.0
 STAGING_KEPT = 3600.0
 REPLACED = ".replaced"
@@ -183,7 +185,7 @@ class Folder:
 
     def noted(self, name: str) -> dict[str, Any] | None:
         """Read a small file that the leader wrote with :meth:`note`."""
-        return read_json(f"{self.path}/{name}", LARGEST_STATE)
+        return read_json(f"{self.path}/{name}", _LARGEST_NOTE)
 
     # --- used by JobFolder --------------------------------------------------------------------------------------------
     def staged(self, uid: str) -> str:

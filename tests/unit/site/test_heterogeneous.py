@@ -18,6 +18,7 @@ from bridge.script.settings import Flavor
 from bridge.site.batch import slurm_text as text
 from bridge.site.batch import slurm_words
 from bridge.site.batch.batch_interface import BatchJobRequest, GangStarter
+from bridge.site.config.site_config import parse
 from bridge.site.gangs import gang_request, launcher
 from bridge.site.jobs.job_record import Gang, Meta, parts_of
 from tests.unit.site.test_gangs import (
@@ -50,6 +51,14 @@ def sizes(request: BatchJobRequest) -> list[tuple[int, int, int]]:
 
 
 # --- the submitter ----------------------------------------------------------------------------------------------------
+def test_a_job_whose_components_are_too_long_to_be_read_again_ends(world: Any) -> None:
+    world.config = parse('pool = "p"\n[limits]\nallow_user_flags = true\n')
+    for rank in range(3):
+        submit(world, rank, flags=[f"--comment={rank}" + "x" * 200_000])
+    world.look(3, 3)
+    assert {status.reason for status in statuses(world)} == {"RequestTooLarge"} and not world.batch.submits
+
+
 def test_each_run_of_equal_ranks_is_a_component(world: Any) -> None:
     for rank, more in ((2, {"cpus": 4, "per_node": 2}), (0, {}), (1, {"cpus": 4, "per_node": 2})):
         submit(world, rank, **more)

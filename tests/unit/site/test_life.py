@@ -16,6 +16,7 @@ from bridge.site.config.site_config import parse
 from bridge.site.jobs import job_script
 from bridge.site.jobs.job_actions import CANCEL_PERIOD
 from bridge.site.jobs.job_folder import JobFolder
+from bridge.site.submitter import BUILDCONFIG
 from tests.unit.site import test_gangs
 from tests.unit.site.conftest import OWNER, UID
 
@@ -576,3 +577,20 @@ def test_a_clock_that_is_set_forward_loses_no_job(world: Any) -> None:
     world.batch.table = listed
     world.look(1)
     assert world.status().phase == "running"
+
+
+def test_a_request_that_is_accepted_can_be_read_again(world: Any) -> None:
+    """Else the next leader would not know the job."""
+    world.submit(flags=["--comment=" + "x" * 500_000])
+    world.again()
+    assert world.status().job_id == "1"
+    with pytest.raises(SiteRefusedError, match="525"):
+        world.submit("other", flags=["--comment=" + "x" * 525_000])
+    assert not world.folder.job("other").exists() and len(world.batch.submits) == 1
+
+
+def test_a_large_configuration_is_described(world: Any) -> None:
+    """A hub that starts later learns it in no other way."""
+    content = {"config": "x" * 4 * 2**20}
+    world.folder.note(BUILDCONFIG, content)
+    assert world.folder.noted(BUILDCONFIG) == content
