@@ -22,6 +22,7 @@ from bridge.clock import parse_rfc3339
 from bridge.errors import BridgeError
 from bridge.kube.discovery import is_served
 from bridge.kube.resources import PODS
+from bridge.slurm import states
 from bridge.slurm.models import Job, Node
 from bridge.workload import eligibility, links, node_ownership, pods, pool_selection
 from bridge.workload.eligibility import slurm_name
@@ -172,7 +173,9 @@ def pod_records(session: CommandSession, namespace: str | None, selector: str) -
 def pod_record(pod: pods.Pod, job: Job | None, gaps: list[str]) -> PodRecord:
     """Return the record of a pod and its job; ``gaps`` are what could not be read."""
     view = pod_view.of(pod)
-    slurm_reason = f": {job.reason}" if job and job.reason and view.state == pod_view.WAITING else ""
+    # an ended job keeps its last reason, for which the pod does not wait
+    waits = job is not None and states.is_pending(job.states) and view.state == pod_view.WAITING
+    slurm_reason = f": {job.reason}" if job is not None and job.reason and waits else ""
     return {
         "namespace": view.namespace,
         "name": view.name,

@@ -30,7 +30,7 @@ from bridge.kube.resources import (
     PODS,
     STORAGE_CLASSES,
 )
-from bridge.slurm import cluster_sums, node_holders
+from bridge.slurm import cluster_sums, node_holders, states
 from bridge.slurm.cluster_sums import ClusterSums
 from bridge.slurm.models import Job, Node
 from bridge.slurm.node_holders import Holder
@@ -146,11 +146,15 @@ class CommandSession:
 
     @functools.cached_property
     def jobs_by_uid(self) -> dict[str, Job]:
-        """The newest job of each pod UID and of each key of a group."""
-        return {key: job for job in self.jobs if job.link is not None for key in job.link.keys}
+        """The job of each pod UID and of each key of a group: one that lives before ended ones, then the newest.
+
+        After ``MaxJobId``, a newer job has a lower id.
+        """
+        ordered = sorted(self.jobs, key=lambda job: (states.end_of(job.states) is None, job.submit_time, job.job_id))
+        return {key: job for job in ordered if job.link is not None for key in job.link.keys}
 
     def job_of(self, pod: Pod) -> Job | None:
-        """Return the newest job of a pod or of its group; ``None`` without one, and if Slurm cannot be read."""
+        """Return the job of a pod or of its group; ``None`` without one, and if Slurm cannot be read."""
         return (self.attempt(SLURM, lambda: self.jobs_by_uid) or {}).get(links.key(pod))
 
     @functools.cached_property

@@ -23,6 +23,7 @@ from bridge.apps.view.pod_view import PodView
 from bridge.clock import rfc3339
 from bridge.errors import BridgeError, KubeError
 from bridge.kube.kube_client import KubeClient
+from bridge.slurm import states
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, quantity
 
@@ -128,7 +129,8 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def _waiting(view: PodView, job: Job | None) -> dict[str, Any]:
-    number = str(job.job_id) if job is not None else view.job
+    lives = job is not None and states.end_of(job.states) is None
+    number = str(job.job_id) if job is not None and lives else view.job
     return {
         "namespace": view.namespace,
         "name": view.name,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bridge import names
-from bridge.apps.cli import explain, explain_objects
+from bridge.apps.cli import explain, explain_objects, get, top
 from bridge.apps.cli.dashboard_command import PageSession
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view import pod_view, wait_reasons
@@ -300,3 +300,30 @@ def test_the_next_step_of_a_job_names_a_failed_pod_that_has_a_log(started, step)
     failed = [SimpleNamespace(name=f"p-{n}", times=SimpleNamespace(started=at)) for n, at in enumerate(started)]
     view = SimpleNamespace(refusals=[], oldest_waiting=None, suspended=False, failed=failed)
     assert explain_objects._owner_next(None, view, "hpc", "job", "") == step
+
+
+@pytest.mark.parametrize(
+    ("jobs", "chosen"),
+    [
+        ([(7, "RUNNING", 1), (9, "CANCELLED", 2)], 7),  # podbridge has cancelled a second job
+        ([(5, "CANCELLED", 2), (67_108_863, "CANCELLED", 1)], 5),  # ids begin again after MaxJobId
+        ([(7, "FAILED", 1), (9, "PENDING", 2)], 9),
+    ],
+)
+def test_the_job_of_a_pod_is_the_one_that_lives_or_else_the_newest(jobs, chosen):
+    pod = waiting("SlurmPending", "")
+    link = JobLink("c", (PodRef("hpc", "x", pod["metadata"]["uid"]),))
+    found = [Job(number, frozenset({state}), link, submit_time=at) for number, state, at in jobs]
+    assert Session([pod], found).job_of(pod).job_id == chosen
+
+
+def test_the_reason_and_the_id_of_an_ended_job_are_not_those_of_the_pod_that_waits():
+    pod = waiting("NodeRefused", "why", creationTimestamp="2026-01-01T00:00:00Z")
+    link = JobLink("c", (PodRef("hpc", "x", pod["metadata"]["uid"]),))
+    for state, shown in (("PENDING", ("NodeRefused: Priority", 9)), ("CANCELLED", ("NodeRefused", None))):
+        session = Session([pod], [Job(9, frozenset({state}), link, reason="Priority")])
+        session.kube.server, session.slurm.slurm_release = "", ""
+        session.pods = lambda *_: [pod]
+        (record,) = get.pod_records(session, "hpc", "")
+        (oldest,) = top.read(session)["oldest"]
+        assert (record["reason"], oldest["job"]) == shown
