@@ -257,6 +257,19 @@ def pause_after(took: float) -> float:
     return min(LONGEST_PAUSE, max(EAGER_PAUSE, PAUSE_FACTOR * took))
 
 
+def open_to_pods(config: SiteConfig) -> list[tuple[str, str]]:
+    """Return each directory for hostPath volumes from which pods reach a secret of the site, and that secret."""
+    found: list[tuple[str, str]] = []
+    for area in config.volumes.host_paths:
+        inner = Path(os.path.realpath(area))
+        paths = (config.folder, config.nats.seed_file, config.nats.password_file)
+        for path in (str(each) for each in paths if each is not None):
+            secret = Path(os.path.realpath(path))
+            if secret.is_relative_to(inner) or inner.is_relative_to(secret):
+                found.append((area, path))
+    return found
+
+
 def nats_link(config: SiteConfig, name: str) -> Link:
     """Return the connection, not started; raises :class:`ConfigError` if other users can read a secret."""
     nats = config.nats
@@ -297,6 +310,10 @@ def run(path: Path, pool: str | None) -> int:
             id=service.folder.id,
         ),
     )
+    for area, secret in open_to_pods(config):
+        log.warning(
+            "pods reach the secrets of other pods or of the site by a hostPath", extra=kv(area=area, path=secret)
+        )
     try:
         log.info("batch system", extra=kv(version=service.batch.version()))
     except BatchError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -14,7 +15,7 @@ from bridge.config.base import section_in
 from bridge.errors import ConfigError
 from bridge.script.buildconfig import BuildConfig
 from bridge.site.config import sample, site_config
-from bridge.site.service import LiveConfig, nats_link
+from bridge.site.service import LiveConfig, nats_link, open_to_pods
 
 
 def test_section_2_the_sample_is_valid_and_says_only_defaults() -> None:
@@ -144,3 +145,15 @@ def test_a_seed_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> No
     assert refused.value.hint == f"chmod 600 {seed}"
     os.chmod(seed, 0o600)
     assert nats_link(told, "n")._options("nats://x")["nkeys_seed_str"] == "secret"
+
+
+def test_a_directory_for_host_paths_that_has_the_folder_or_the_seed_is_named(tmp_path: Path) -> None:
+    for name in ("shared", "folder", "data"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "shared")
+    (tmp_path / "shared" / "seed").write_text("")
+    areas = [str(tmp_path / name) for name in ("link", "folder", "data", "folder/jobs", "fold")]
+    text = f'pool = "p"\nfolder = "{tmp_path}/folder"\n[nats]\nseed_file = "{tmp_path}/shared/seed"\n'
+    config = site_config.parse(f"{text}[volumes]\nhost_paths = {json.dumps(areas)}\n")
+    folder = f"{tmp_path}/folder"
+    assert open_to_pods(config) == [(areas[0], f"{tmp_path}/shared/seed"), (areas[1], folder), (areas[3], folder)]
