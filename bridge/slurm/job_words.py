@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from bridge import clock
+from bridge.slurm import states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job
 
@@ -46,9 +47,12 @@ def minutes(number: float) -> str:
 def waiting(job: Job, now: float) -> str:
     """Return the message of the condition of a pod whose job waits, at ``now`` (seconds since 1970)."""
     partition = f" in partition {job.partition}" if job.partition else ""
-    reason = job.reason or "its reason has not been read yet"
+    # Slurm has none for a job that it has not considered, and for one that is suspended or about to end
+    reason = job.reason or "no reason is known yet"
     start = f", estimated start {start}" if (start := expected_start(job, now)) else ""
     state = "suspended" if "SUSPENDED" in job.states else "pending"
+    if not (states.is_pending(job.states) or "SUSPENDED" in job.states):
+        state = "+".join(sorted(job.states))
     return f"Slurm job {job.job_id} is {state}{partition}: {reason}{start}{asks(job)}"
 
 

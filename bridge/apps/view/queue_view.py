@@ -80,7 +80,7 @@ def places(rows: Iterable[PodView], pools: Collection[str], sums: ClusterSums | 
             running[row.node] += 1
     result = [QueueSums(NO_JOB, "", 0, _ranked(without))] if without else []
     for each in sums.partitions if sums is not None else ():
-        told = {reason or "not read yet": count for reason, count in each.waiting.items()}
+        told = {reason or "not known yet": count for reason, count in each.waiting.items()}
         numbers = each.others_running, each.others_waiting
         result.append(QueueSums(PARTITION, each.name, each.running, _ranked(told), *numbers))
     return result + [QueueSums(POOL, name, running[name], _ranked(waiting[name])) for name in sorted(pools)]

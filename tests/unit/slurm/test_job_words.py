@@ -59,3 +59,16 @@ def test_other_messages_have_no_reason_of_slurm():
 @pytest.mark.parametrize(("minutes", "text"), [(5, "00:05:00"), (90.9, "01:30:00"), (1530, "1-01:30:00")])
 def test_minutes_are_written_as_slurm_writes_them(minutes, text):
     assert job_words.minutes(minutes) == text
+
+
+@pytest.mark.parametrize(
+    ("states", "text"),
+    [
+        (("PENDING",), "Slurm job 7 is pending in partition p: no reason is known yet"),
+        (("PENDING", "REQUEUE_HOLD"), "Slurm job 7 is pending in partition p: no reason is known yet"),
+        (("SUSPENDED",), "Slurm job 7 is suspended in partition p: no reason is known yet"),
+        (("RUNNING", "COMPLETING"), "Slurm job 7 is COMPLETING+RUNNING in partition p: no reason is known yet"),
+    ],
+)
+def test_a_job_has_the_state_that_slurm_shows_and_no_reason_that_it_does_not_show(states, text):
+    assert job_words.waiting(Job(7, frozenset(states), partition="p"), NOW) == text

@@ -97,7 +97,7 @@ def waiting_pod(name, job, reason="Priority", namespace="hpc"):
 class TestQueue:
     def test_places_are_sums_and_a_pod_has_its_position_and_start(self, site):
         text = " ".join(site([waiting_pod("mine", 11)], sums=QUEUED).get("/queue").text.split())
-        assert "<strong>40</strong> Priority" in text and "<strong>1</strong> not read yet" in text
+        assert "<strong>40</strong> Priority" in text and "<strong>1</strong> not known yet" in text
         assert "5 running" in text and "9 waiting, 7 running" in text
         assert '>2 of 2<p class="note">beside 9 jobs of others</p></td>' in text
         assert ">2026-01-01 02:00:00</time>" in text
