@@ -144,6 +144,7 @@ class Watcher:
             entry = self.index.entries.get(uid)
             if entry is not None and not 0 <= now - entry.record.batch_at < self._delays.lag:
                 changed.append(uid)
+        changed += self.index.due()
         for uid in changed:
             with isolated("site", uid):
                 self.index.refresh(uid)

@@ -15,13 +15,16 @@ from bridge.core.job_lifecycle import NEVER, NEW, Event, Lifecycle
 from bridge.logs import kv
 from bridge.protocol.model.jobs import JobStatus
 from bridge.site.batch.batch_interface import BatchJob
-from bridge.site.jobs import job_status
+from bridge.site.jobs import job_status, member_record
 from bridge.site.jobs.job_actions import KILL_ALLOWANCE
 from bridge.site.jobs.job_record import Cancellation, JobRecord
-from bridge.site.jobs.member_record import GANG_INCOMPLETE
 from bridge.site.jobs.site_folder import Folder
 
 log = logging.getLogger(__name__)
+
+FIRST_STATE = 10.0
+"""Seconds for which the first state of a script that has begun is awaited. Scripts write it 1 to 5 seconds after their
+begin, later the more pods of a group share the machine (see ``BEGIN_TIME``)."""
 
 
 @dataclass(slots=True)
@@ -67,6 +70,8 @@ class JobIndex:
         """Cancelled jobs that have changed since their actions were run."""
         self.awaiting_array: set[str] = set()
         """Pods that the leader has yet to submit in an array."""
+        self.unreported: dict[str, float] = {}
+        """Jobs whose script has begun and written no state yet: they are running from this monotonic time on."""
         self.gangs: dict[str, set[str]] = {}
         """Jobs of groups, with the pods of each."""
         self.lock = threading.RLock()
@@ -80,6 +85,7 @@ class JobIndex:
         with self.lock:
             self.entries.clear()
             self.awaiting_array.clear()
+            self.unreported.clear()
             self._order.clear()
             self.gangs.clear()
             for uid in self._folder.uids():
@@ -131,6 +137,7 @@ class JobIndex:
                 self.open.discard(uid)
                 self.pending.discard(uid)
                 self.awaiting_array.discard(uid)
+                self.unreported.pop(uid, None)
                 self.pending_cancellations.discard(uid)
                 self._drop_from_gang(entry.record)
             return None
@@ -154,8 +161,12 @@ class JobIndex:
             record.meta.owner,
             NEW.shown(Event.QUEUED, self._clock.monotonic()),
         )
+        if entry is not None and self._awaits_first_state(entry, record, status):
+            status = entry.status
         is_new = changed = entry is None
-        is_changed_gang = record.meta.gang is not None and (entry is None or record != entry.record)
+        is_changed_gang = record.meta.gang is not None and (
+            entry is None or member_record.shared(record) != member_record.shared(entry.record)
+        )
         if entry is None:
             self._add_to_gang(record)
             entry = self.entries[uid] = Entry(record, status, lifecycle)
@@ -175,13 +186,28 @@ class JobIndex:
         entry.start_grace_period(self._clock.monotonic())
         self._classify(uid)
         # the answer to the submission reports the same, and the complete group is the next event
-        is_gathered = is_new and status.reason == GANG_INCOMPLETE
+        is_gathered = is_new and status.reason == member_record.GANG_INCOMPLETE
         if changed and owner and not is_gathered:  # no cluster hears of a job without an owner
             number = self.sequences[owner] = self.sequences.get(owner, 0) + 1
             self._publish(number, status)
         if is_changed_gang:  # the status of its pods follows from it
             self.refresh_members(uid)
         return entry
+
+    def due(self) -> list[str]:
+        """Return the jobs that are running although their script has written no state."""
+        now = self._clock.monotonic()
+        return [uid for uid, at in tuple(self.unreported.items()) if at <= now]
+
+    def _awaits_first_state(self, entry: Entry, record: JobRecord, status: JobStatus) -> bool:
+        """Return whether the only news of a job is that its script has begun: its first state follows at once."""
+        has_state = record.pod is not None or record.containers
+        is_news = status.phase != "running" or status.missing or has_state
+        if is_news or entry.status.phase != "queued" or record.meta.adopted or record.cancel is not None:
+            self.unreported.pop(record.uid, None)
+            return False
+        now = self._clock.monotonic()
+        return now < self.unreported.setdefault(record.uid, now + FIRST_STATE)
 
     def _with_end(self, record: JobRecord, now: float) -> JobRecord:
         """Store since when the script of a pod in the job of its group has ended.

@@ -51,6 +51,7 @@ class GangView:
     ``has_rank``: the rank file names it. ``exit_code``: of its script, once this has ended; ``stopped``: because the
     job of the group ends.
     ``retired``: its script can't start any more. ``granted``: the hub has granted the pod to the job.
+    ``gang``: the part of the job's record that :func:`shared` returns.
     """
 
     gang: JobRecord | None
@@ -74,13 +75,28 @@ def with_place(member: JobRecord, member_folder: Folder, gang_folder: Folder) ->
     return derived(member, view)
 
 
+def shared(gang: JobRecord) -> JobRecord:
+    """Return the part of the record of a group's job that the records of its pods follow from. Pure.
+
+    As long as it is the same, the pods need not be read again: the launcher's own start and end are no news for them.
+    """
+    batch = gang.batch
+    if batch is not None:  # the machines are those of the group's job; the script of the pod tells its own
+        batch = replace(batch, host="", started_at=None)
+    job_id = gang.job_id or gang.started_job
+    shown = JobRecord(gang.uid, gang.meta, job_id=job_id, batch=batch, batch_at=gang.batch_at)
+    if gang.meta.grant_wait is not None:  # this script waits for the grants of the pods
+        return replace(shown, started=gang.started, pod=gang.pod, grant=gang.grant)
+    return replace(shown, pod=gang.pod) if _own_reason(gang) else shown
+
+
 def derived(member: JobRecord, view: GangView) -> JobRecord:
     """Return the record of a pod for what the directory of the group's job tells. Pure.
 
     ``batch_at`` is 0 if its script has ended: the leader stores when it first read this.
     """
     gang = view.gang
-    job_id = (gang.job_id or gang.started_job) if gang is not None and view.has_rank else ""
+    job_id = gang.job_id if gang is not None and view.has_rank else ""
     batch = _batch_job(member, view)
     at = 0.0 if gang is None or (view.exit_code is not None and not view.stopped) else gang.batch_at
     launcher = _launcher(member, view)
@@ -129,8 +145,7 @@ def _batch_job(member: JobRecord, view: GangView) -> BatchJob | None:
         return BatchJob(id="", uid="", phase="queued", reason=GANG_INCOMPLETE, message=message)
     if gang.batch is None:
         return BatchJob(id="", uid="", phase="queued") if gang.job_id else None
-    # the machines are those of the group's job; the script of the pod tells its own
-    return replace(gang.batch, host="", started_at=None)
+    return gang.batch
 
 
 def _ended(reason: str, message: str = "", code: int | None = None, *, by_itself: bool = False) -> BatchJob:
@@ -151,7 +166,7 @@ def _gang_ended(member: JobRecord, gang: JobRecord, batch: BatchJob | None) -> B
     if reason and not (is_from_outside and reason == job_ends.KILLED.site_reason):
         return _ended(reason, str((gang.pod or {}).get("message") or ""))
     if batch is not None and is_from_outside:
-        return replace(batch, host="", started_at=None)
+        return batch
     if not member.started:
         return _ended(GANG_OVER, "the job of the group ended before the pod was started")
     return _ended("", batch.message if batch is not None else "", by_itself=True)
@@ -174,7 +189,7 @@ def _read(member: JobRecord, place: PlaceInJob, member_folder: Folder, gang_fold
         word, _, cause = atomic_files.read_line(Below(gang_folder.at, f"ended/{name}")).partition(" ")
         code = int(word) if word.isascii() and word.isdigit() and len(word) < 4 else 1
     granted = member.meta.grant_wait is not None and name in granted_names(gang_folder)
-    return GangView(gang, has_rank, code, cause == "stopped", _is_retired(member_folder.at), granted)
+    return GangView(shared(gang), has_rank, code, cause == "stopped", _is_retired(member_folder.at), granted)
 
 
 def ranks(gang_folder: Folder) -> list[int]:

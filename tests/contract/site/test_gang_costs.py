@@ -27,11 +27,21 @@ pytestmark = pytest.mark.real
 SIZE = 8
 PREFIX = "bridge.v1"
 INBOX = f"_INBOX.{OWNER}"
-UNTIL_IT_RUNS = [[""], ["", "Starting"]]
-"""Reasons of the events of a pod that is pending: without the second one, it ran before the submitter asked again."""
+LIFE = (
+    ("queued", "", ()),
+    ("queued", "Starting", ()),
+    ("running", "", ("waiting",)),
+    ("running", "", ("running",)),
+    ("running", "", ("terminated",)),
+    ("ended", "", ("terminated",)),
+)
+"""Phase, reason and states of the container in the events of a pod: states that follow each other at once are one."""
 
 BETWEEN_WRITES = (GANG_INCOMPLETE, "Submitting")
 """Reasons of the further events of a pod of a group, if the submitter reads it between two writes of a submission."""
+
+
+Told = tuple[str, str, tuple[str, ...]]
 
 
 class Wire:
@@ -46,10 +56,14 @@ class Wire:
         found = ((kind_of(PREFIX, subject), last_token(subject)) for subject, _ in self._messages)
         return Counter(kind for kind, pod in found if pod in pods)
 
-    def pending(self, pods: list[str]) -> dict[str, list[str]]:
-        """Return the reasons of the events of each pod that was pending."""
-        events = [parse(Event, data).status for subject, data in self._messages if kind_of(PREFIX, subject) == "event"]
-        return {pod: [event.reason for event in events if (event.job, event.phase) == (pod, "queued")] for pod in pods}
+    def events(self, pods: list[str]) -> dict[str, list[Told]]:
+        """Return phase, reason and states of the container in the events of each pod."""
+        told: dict[str, list[Told]] = {pod: [] for pod in pods}
+        for subject, data in self._messages:
+            if kind_of(PREFIX, subject) == "event" and (status := parse(Event, data).status).job in told:
+                states = tuple(container.state for container in status.containers)
+                told[status.job].append((status.phase, status.reason, states))
+        return told
 
 
 @pytest.fixture
@@ -81,7 +95,7 @@ def wire(site: Any, nats_url: str) -> Wire:
 
 
 @pytest.mark.parametrize("gang", ["", str(uuid.uuid4())], ids=["single", "group"])
-def test_a_pod_costs_two_requests_and_two_events_until_it_runs(
+def test_a_pod_costs_two_requests_and_an_event_for_each_state(
     site: Any, pool: SubmitterPool, wire: Wire, gang: str
 ) -> None:
     pods = [builders.site_pod(str(uuid.uuid4()), f"w-{rank}") for rank in range(SIZE)]
@@ -99,9 +113,10 @@ def test_a_pod_costs_two_requests_and_two_events_until_it_runs(
         lambda: not any((site.folder / "jobs" / uid).exists() for uid in (*uids, gang) if uid), "none is left", 60
     )
     assert wire.requests(uids) == {"submit": SIZE, "cancel": SIZE}
-    for reasons in wire.pending(uids).values():
-        rest = list(reasons)
+    for events in wire.events(uids).values():
+        rest = list(events)
         for reason in BETWEEN_WRITES if gang else ():
-            if rest[0] == reason:
+            if rest[0] == ("queued", reason, ()):
                 del rest[0]
-        assert rest in UNTIL_IT_RUNS, wire.pending(uids)
+        assert (rest[0], rest[-1]) == (LIFE[0], LIFE[-1]), events
+        assert rest == [state for state in LIFE if state in rest], events  # each once, in order

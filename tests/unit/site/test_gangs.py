@@ -125,6 +125,27 @@ def test_pods_wait_for_each_other_and_become_one_job(world: Any) -> None:
     assert world.watcher.index.counts() == {"queued": 3}
 
 
+def test_pods_are_read_again_only_if_their_group_has_news_for_them(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit_all(world)
+    world.look()
+    index, read = world.watcher.index, list[str]()
+    refresh = index.refresh
+    monkeypatch.setattr(index, "refresh", lambda uid, *record: read.append(uid) or refresh(uid, *record))
+
+    def members_read() -> set[str]:
+        world.watcher.read_changes()
+        found = {*read} - {GANG}
+        read.clear()
+        return found
+
+    world.write("started/job", "", GANG)
+    world.write("state/pod.json", '{"phase":"Running","host":"n0","startedAt":7}', GANG)
+    assert members_read() == set()
+    world.write("state/pod.json", '{"phase":"Failed","reason":"MemberNotStarted","finishedAt":9}', GANG)
+    assert members_read() == {pod(0), pod(1), pod(2)}
+    assert {status.reason for status in statuses(world)} == {"MemberNotStarted"}
+
+
 def test_each_pod_has_its_own_end(world: Any) -> None:
     run_all(world)
     assert [(s.phase, s.host, s.job_id) for s in statuses(world)] == [("running", f"n{r}", "1") for r in range(3)]

@@ -16,6 +16,7 @@ from bridge.site.config.site_config import parse
 from bridge.site.jobs import job_script
 from bridge.site.jobs.job_actions import CANCEL_PERIOD
 from bridge.site.jobs.job_folder import JobFolder
+from bridge.site.jobs.job_index import FIRST_STATE
 from bridge.site.submitter import BUILDCONFIG
 from tests.unit.site import test_gangs
 from tests.unit.site.conftest import OWNER, UID
@@ -41,6 +42,50 @@ def test_a_job_from_submit_to_forget(world: Any) -> None:
     assert (world.status(), world.batch.cancelled) == (None, [])
     numbers = [number for number, _ in world.events]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_the_start_of_a_script_and_its_first_state_are_one_event(world: Any) -> None:
+    world.submit()
+    world.look()
+    seen = len(world.events)
+    world.batch.run("1")
+    world.write("started/job", "")
+    world.watcher.read_changes()
+    assert len(world.events) == seen
+    world.begin()
+    world.watcher.read_changes()
+    assert [(status.phase, len(status.containers)) for _, status in world.events[seen:]] == [("running", 1)]
+    assert not world.watcher.index.unreported
+
+
+def test_a_script_that_writes_no_state_is_running_all_the_same(world: Any) -> None:
+    world.submit()
+    world.look()
+    world.batch.run("1")
+    world.write("started/job", "")
+    world.watcher.read_changes()
+    assert world.status().phase == "queued"
+    world.clock.advance(FIRST_STATE)
+    world.watcher.read_changes()  # no file has changed
+    assert (world.status().phase, world.events[-1][1].phase) == ("running", "running")
+    world.watcher.read_changes()
+    assert not world.watcher.index.unreported
+
+
+@pytest.mark.parametrize("end", ["ended", "cancelled"])
+def test_no_other_news_of_a_script_without_a_state_waits(world: Any, end: str) -> None:
+    world.submit()
+    world.look()
+    world.batch.run("1")
+    world.write("started/job", "")
+    world.look()
+    if end == "ended":
+        world.batch.end("1", "NodeFail")
+        world.look(1, 2)
+    else:
+        world.submitter.cancel(OWNER, UID, CancelMessage(grace=5, forget=False))
+    assert world.status().phase == ("ended" if end == "ended" else "running")
+    assert not world.watcher.index.unreported
 
 
 @pytest.mark.parametrize("eager", [False, True])
