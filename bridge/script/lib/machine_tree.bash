@@ -186,7 +186,7 @@ add_binds() {
     TABLE+=$lines
 }
 
-# escape PATH: RESULT is the path as fstab(5) requires.
+# escape PATH: RESULT is the path as in fstab(5) and in /proc/self/mountinfo.
 escape() {
     RESULT=${1//\\/\\134}
     RESULT=${RESULT// /\\040}
@@ -212,7 +212,20 @@ attach() {
         fi && mount --rbind -- "${FROM[$1]}" "$place" || return 1
     fi
     [[ ${FROM[$1]} -ef $place ]] || return 1
-    [[ ${ACCESS[$1]} != ro ]] || read_only_mount "$place"
+    [[ ${ACCESS[$1]} != ro ]] || { find_flags "$place" && read_only_mount "$place" "$RESULT"; }
+}
+
+# find_flags PLACE: RESULT are the flags of the mount; empty if the place has links, which the kernel's table does not show.
+find_flags() {
+    local line rows place options found=''
+    escape "$1"
+    mapfile -t rows </proc/self/mountinfo
+    for line in "${rows[@]}"; do
+        [[ $line == *" $RESULT "* ]] || continue
+        read -r _ _ _ _ place options _ <<<"$line"
+        [[ $place != "$RESULT" ]] || found=$options # the last mount covers the others
+    done
+    RESULT=$found
 }
 
 # Make every mount below the new root read-only, except those that programs must write to, and those in a directory that

@@ -71,10 +71,10 @@ take_variables() {
     done <"/proc/$1/environ"
 } 2>/dev/null
 
-# read_only_mount PLACE: keeps the flags of the mount; a user namespace can't remove those that were set outside it.
+# read_only_mount PLACE [FLAGS]: keeps the flags of the mount; a user namespace can't remove those that were set outside it.
 read_only_mount() {
-    local flags
-    flags=$(findmnt -n -o VFS-OPTIONS -- "$1" | tail -n 1)
+    local flags=${2-}
+    [[ $flags ]] || flags=$(findmnt -n -o VFS-OPTIONS -- "$1" | tail -n 1)
     flags=,$flags,
     mount -o "remount,bind,ro${flags//,rw,/,}" "$1" 2>/dev/null || mount -o remount,bind,ro "$1"
 }

@@ -90,7 +90,7 @@ hold_texts() { exec 7<<<"$1" 4<<<"$2"; }
 FUNCTIONS=(
     step_inside set_up_inside cannot cannot_now mounts_or_cannot mounts_of add_mount add_own_file link_mounts hold_mounts hold_here
     enter_volume enter_host enter is_in make_root find_places without_links outer_first find_covers mirror make_places add_binds
-    escape mount_table attach place_for_folder place_for_file read_only_mount read_only_tree find_setter
+    escape mount_table attach place_for_folder place_for_file find_flags read_only_mount read_only_tree find_setter
 )
 DATA=(
     i how name directory words map foreign NAME JOB NAMESPACE READONLY_ROOT HOST_AREAS HOST_PATH HOST_TYPE HOST_FREE

@@ -52,3 +52,27 @@ LOCALE={locale} RUN_AS=(:) KIND=(main) NAMESPACE=root MAPS_USER='' SESSION=(sets
 into 0 start 2>/dev/null
 """
     assert run(tmp_path, text) == f"C\n{first}\nexport LC_ALL='own'\n"
+
+
+@pytest.mark.parametrize("name", ["plain", "a b\\c", "a\tb"])
+def test_the_flags_of_a_mount_that_is_made_read_only_cost_no_program(tmp_path: Path, name: str) -> None:
+    escaped = name.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
+    text = r"""
+mount() { printf '%s|' "$@"; }
+findmnt() { echo findmnt >>ran; echo rw,other; }
+mapfile() { rows=("${TABLE[@]}"); }
+row() { TABLE+=("$1 1 0:5 $2 $3 $4 shared:1 - ext4 $5 rw"); }
+row 20 / / rw,relatime /dev/vda
+row 21 / "$ESCAPED" rw,nosuid /dev/vda
+row 22 / "$ESCAPED" rw,nodev,noexec /dev/vda
+row 23 "$ESCAPED" /other rw,sync "$ESCAPED"
+mkdir "$VOLUME"
+NEW='' ACCESS=(ro) FROM=("$VOLUME") PLACE=("$VOLUME")
+attach 0; [[ -e ran ]] || echo none
+TABLE=()
+attach 0; cat ran
+"""
+    volume = f"{tmp_path}/{name}"
+    told = run(tmp_path, text, VOLUME=volume, ESCAPED=f"{tmp_path}/{escaped}")
+    found = f"-o|remount,bind,ro,nodev,noexec,|{volume}|none\n"
+    assert told == found + f"-o|remount,bind,ro,other,|{volume}|findmnt\n"
