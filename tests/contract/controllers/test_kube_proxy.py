@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.real, pytest.mark.long_only]
 NAME, HOST = "kube-proxy", "n1"
 CLIENTS = 50
 CLONE_NEWNET = 0x40000000
-nats_url, real_site = test_expose_site.nats_url, test_expose_site.real_site
+nats_url, local_site, real_site = test_expose_site.nats_url, test_expose_site.local_site, test_expose_site.real_site
 
 
 @pytest.fixture
