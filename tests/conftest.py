@@ -18,6 +18,8 @@ from tests import parts
 from tests.examples import LONG, SHORT
 from tests.parts import SLURMS
 
+pytest.register_assert_rewrite("tests.contract", "tests.e2e", "tests.chaos")  # modules of checks say what they saw, too
+
 # how long a machine takes to make up an example, or to try it, says nothing about the code
 for profile, number in ((SHORT, 40), (LONG, 300)):
     settings.register_profile(profile, max_examples=number, deadline=None, suppress_health_check=[HealthCheck.too_slow])
