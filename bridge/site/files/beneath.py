@@ -111,6 +111,23 @@ def read_within(
         os.close(folder)
 
 
+def read_present(path: str, read: Callable[[int], T], otherwise: D) -> T | D:
+    """Do the same, and again if another directory has the name by then: files may be gone before they were read."""
+    while True:
+        try:
+            folder = open_root(path)
+        except OSError:
+            return otherwise
+        try:
+            found = read(folder)
+            if os.path.samestat(os.fstat(folder), os.stat(path)):
+                return found
+        except FileNotFoundError:
+            return otherwise
+        finally:
+            os.close(folder)
+
+
 def unlink(path: Where) -> None:
     """Remove a name that is no directory."""
     with parent(path) as (folder, name):

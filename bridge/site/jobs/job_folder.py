@@ -32,7 +32,7 @@ from bridge.names import DNS_LABEL
 from bridge.script.runtimes import runtime_table as runtimes
 from bridge.site.batch.batch_interface import BatchJob
 from bridge.site.files import atomic_files
-from bridge.site.files.beneath import Below, exists, make_folder, names, open_folder, read_within
+from bridge.site.files.beneath import Below, exists, make_folder, names, open_folder, read_present, read_within
 from bridge.site.files.removal import remove_tree
 from bridge.site.jobs import job_script, member_record
 from bridge.site.jobs.job_record import BatchObservation, Cancellation, JobRecord, Meta
@@ -191,9 +191,9 @@ class JobFolder:
         for name in ("job.id", "batch.json"):
             remove_tree(self._below(name))
 
-    def write_batch(self, job: BatchJob, at: float) -> None:
-        """Write the status from the batch system, which it first reported ``at``."""
-        atomic_files.put(self._below("batch.json"), _OBSERVATION.dump_json(BatchObservation(at, job)))
+    def write_batch(self, job: BatchJob, at: float, run: int | None = None) -> None:
+        """Write the status from the batch system, which it first reported ``at``; ``run``: see BatchObservation."""
+        atomic_files.put(self._below("batch.json"), _OBSERVATION.dump_json(BatchObservation(at, job, run)))
 
     def write_cancel(self, cancel: Cancellation) -> None:
         """Write the cancellation request, with fsync: it must survive a crash."""
@@ -230,7 +230,7 @@ class JobFolder:
 
         A job is reported only if its script is complete and on disk: its submitter may have died before the fsync.
         """
-        record = read_within(self.at, self._read, None)  # also None: it is being removed, or can't be read now
+        record = read_present(self.at, self._read, None)  # also None: it is being removed, or can't be read now
         if record is None or record.meta.place is None:
             return record
         return member_record.with_place(record, self, self.site.job(record.meta.place.gang))
@@ -250,7 +250,7 @@ class JobFolder:
             if self.site.sync and not _is_on_disk(at):
                 return None
         observation = atomic_files.read_valid(_OBSERVATION, Below(at, "batch.json"), LARGEST_STATE)
-        if observation is not None and observation.job.id in meta.replaced:
+        if observation and (observation.job.id in meta.replaced or observation.run not in (None, meta.run)):
             observation = None  # the watcher wrote it while the directory was replaced
         pod, containers = read_within(Below(at, "state"), _states, (None, ()), open_folder) if started else (None, ())
         ended_runs = [name for name, state in containers if state.get("ended")]

@@ -218,7 +218,7 @@ class JobIndex:
         if record.batch is None or not record.end_confirmed or is_timed:
             return record
         try:
-            self._folder.job(record.uid).write_batch(record.batch, now)
+            self._folder.job(record.uid).write_batch(record.batch, now, record.meta.run)
         except OSError as error:  # the next read of the directory repeats it
             log.warning("the end of a pod is not stored yet", extra=kv(job=record.uid, why=error.strerror))
         return replace(record, batch_at=now)
@@ -255,7 +255,7 @@ class JobIndex:
             is_reported_by_script = is_reported_by_script and not is_missing(entry.record)
             if not is_reported_by_script:  # else the script's own record says more, and is on disk
                 try:
-                    self._folder.job(uid).write_batch(job, batch_at)
+                    self._folder.job(uid).write_batch(job, batch_at, entry.record.meta.run)
                 except FileNotFoundError:
                     pass
                 except OSError as error:  # the next list of the batch system's jobs repeats it

@@ -130,10 +130,14 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class BatchObservation:
-    """``batch.json``: what the batch system reports, and since when."""
+    """``batch.json``: what the batch system reports, and since when.
+
+    ``run``: that of the record from which it was written, see :class:`Meta`; ``None``: written under the job's lock.
+    """
 
     at: Finite
     job: BatchJob
+    run: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,8 @@ def check_unused(site: Any) -> None:
     group.more = {}
     for rank in (1, 0):
         group.submit(rank, "echo ran", again=True)
-    assert [end.outcome for end in group.wait("ended")] == ["Succeeded"] * 2
+    ends = group.wait("ended")
+    assert [(end.outcome, end.reason, end.message) for end in ends] == [("Succeeded", "", "")] * 2
     assert [group.log(rank) for rank in range(2)] == [["ran"]] * 2
     group.check_nothing_left()
 

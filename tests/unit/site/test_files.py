@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.site.files.atomic_files import read_json, read_some, write, write_new
+from bridge.site.files.beneath import read_present
 
 
 @given(content=st.binary(max_size=3000), most=st.integers(1, 2000))
@@ -47,3 +48,24 @@ def test_deep_json_is_no_object(tmp_path: Path) -> None:
     for text, found in (("[" * 60_000, None), ("[]", None), ("{", None), ('{"a": 1}', {"a": 1})):
         path.write_text(text)
         assert read_json(path, 100_000) == found
+
+
+def test_a_directory_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    path.mkdir()
+    reads = list[str]()
+
+    def replacing(_folder: int) -> str:
+        if not reads:
+            path.rename(tmp_path / "old")
+            path.mkdir()
+        reads.append("read")
+        return f"read {len(reads)}"
+
+    def removing(_folder: int) -> str:
+        path.rmdir()
+        return "of the removed one"
+
+    assert read_present(str(path), replacing, None) == "read 2"
+    assert read_present(str(path), removing, None) is None
+    assert read_present(str(path), removing, None) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,6 +168,22 @@ def test_a_job_without_the_grant_of_all_is_unused_and_the_next_submissions_make_
     close(site)
     cancel_all(site)
     check_nothing_left(site)
+
+
+def test_the_end_of_an_unused_job_that_the_leader_writes_late_is_not_that_of_the_next(site: Any) -> None:
+    offer_and_ask(site)
+    give_back(site)
+    read = [site.folder.job(pod(rank)).read() for rank in range(3)]
+    for rank in range(3):
+        submit(site, rank)
+    for record in read:
+        assert record.end_confirmed
+        site.watcher.index.store(record.uid, replace(record, batch_at=0.0))
+    site.look()
+    assert {(s.phase, s.unused) for s in statuses(site)} == {("queued", False)}
+    start(site)
+    site.look()
+    assert {(s.phase, s.job_id) for s in statuses(site)} == {("running", "2")}
 
 
 def test_a_job_that_was_killed_with_its_grant_may_have_begun(site: Any) -> None:
