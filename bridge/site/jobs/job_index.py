@@ -177,7 +177,7 @@ class JobIndex:
                 self._drop_from(entry.record.meta.owner, uid)
                 bisect.insort(self._order.setdefault(owner, []), uid)
             if record.job_id != entry.record.job_id:
-                entry.lifecycle = lifecycle
+                entry.lifecycle, entry.without_secrets = lifecycle, False
             if record.meta.place != entry.record.meta.place:  # an unused job was replaced
                 self._drop_from_gang(entry.record)
                 self._add_to_gang(record)

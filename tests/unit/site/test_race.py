@@ -1,5 +1,6 @@
 """A job that waits for its grant: it is asked for, granted, given back and replaced, and never begun without one."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -125,6 +126,38 @@ def test_a_job_that_was_given_back_is_unused_and_the_next_submission_replaces_it
     assert not granted(site)
     site.look()
     assert (site.status().phase, site.batch.cancelled) == ("queued", [])
+
+
+def test_a_job_that_replaces_an_unused_one_keeps_its_script(site, monkeypatch):
+    """The leader drops the secrets of the unused job, and waits for the lock that its submission holds."""
+    submit_and_ask(site)
+    give_back(site)
+    real, files = site.folder.locked, []
+
+    @contextlib.contextmanager
+    def after_the_submission(*uids, **more):
+        monkeypatch.setattr(site.folder, "locked", real)
+        site.submit()
+        files.append(job_file.read_text())
+        with real(*uids, **more):
+            yield
+
+    job_file = site.folder.job(UID).path / "job.sh"
+    monkeypatch.setattr(site.folder, "locked", after_the_submission)
+    site.watcher.actions.drop_secrets(site.clock.time() + 1000)
+    assert files == [job_file.read_text()]
+    assert files[0].endswith("true\n")
+
+
+def test_the_secrets_of_a_job_that_replaces_an_unused_one_go_too(site):
+    submit_and_ask(site)
+    give_back(site)
+    site.watcher.actions.drop_secrets(site.clock.time() + 1000)
+    site.submit()
+    site.look()
+    site.batch.end("2", "NodeFail")
+    site.look(0, 5, 600)
+    assert not (site.folder.job(UID).path / "job.sh").read_text().endswith("true\n")
 
 
 def test_a_job_that_ended_in_the_queue_is_unused(site):
