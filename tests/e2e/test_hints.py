@@ -9,7 +9,6 @@ from cluster.polling import eventually
 from cluster.ports import free_block, listening
 from cluster.systems import install
 from cluster.systems.slurm import SLURM_UID
-from cluster.world import LABEL
 from tests.fakes.server_certificate import certificates
 
 pytestmark = pytest.mark.real
@@ -80,7 +79,7 @@ def test_slurmctld_sends_a_hint_at_the_begin_and_at_the_end_of_a_job(hinted):
     assert len(hinted.pipes()) == (hinted.port is None)
     hints_before, reads_before = accepted(world), world.metric("podbridge_slurm_hinted_reads_total")
     pod = world.running(world.create())
-    job = pod["metadata"]["labels"][LABEL]
+    job = str(world.job_of(pod))
     eventually(lambda: accepted(world) > hints_before, "an accepted hint", 5)
     cluster.run_slurm("scancel", job)
     world.seen(pod, "ends", lambda now: now["status"]["phase"] == "Failed", 10)
