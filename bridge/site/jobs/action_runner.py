@@ -162,18 +162,15 @@ class ActionRunner:
         """Remove the secrets of jobs whose script was killed, or never started."""
         with self._index.lock:
             entries = [entry for entry in self._index.entries.values() if not entry.without_secrets]
-            ended = [(each, each.record) for each in entries if each.status.phase == "ended"]
-        kept = (SECRETS_KEPT if record.started else 0 for _, record in ended)
+        ended = [entry for entry in entries if entry.status.phase == "ended" and entry.record.end_confirmed]
+        kept = (SECRETS_KEPT if entry.record.started else 0 for entry in ended)
         due = [
-            (entry, record)
-            for (entry, record), seconds in zip(ended, kept, strict=True)
-            if record.end_confirmed and not 0 <= now - record.batch_at < seconds
+            entry for entry, seconds in zip(ended, kept, strict=True) if not 0 <= now - entry.record.batch_at < seconds
         ]
-        for entry, record in due[:SECRETS_LOOKS]:
-            job_folder = self._folder.job(record.uid)
+        for entry in due[:SECRETS_LOOKS]:
+            job_folder = self._folder.job(entry.record.uid)
             with isolated("site", job_folder.uid), self._folder.locked(job_folder.uid):
-                # else the directory has a new job by now, and the entry its record
-                if job_folder.meta() == record.meta:
+                if job_folder.meta() == entry.record.meta:  # else the directory has a new job by now
                     job_folder.drop_secrets()
                     entry.without_secrets = True
 

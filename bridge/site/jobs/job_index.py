@@ -45,6 +45,11 @@ class Entry:
     kill_at: float = float("inf")
     """Monotonic time at which podbridge cancels the batch job."""
 
+    def is_replaced_by(self, record: JobRecord) -> bool:
+        """Return whether a record is of a later submission: its directory has taken the place of an unused job's."""
+        before, after = self.record.meta, record.meta
+        return (before.submitted_at, before.run, before.replaced) != (after.submitted_at, after.run, after.replaced)
+
     def start_grace_period(self, now: float) -> None:
         """Start the grace period of a new cancellation request; ``now`` is monotonic."""
         cancel = self.record.cancel
@@ -156,11 +161,8 @@ class JobIndex:
         now = self._clock.time()
         record = self._with_end(record, now)
         status = job_status.status(record, now, self._lag)
-        entry, owner, lifecycle = (
-            self.entries.get(uid),
-            record.meta.owner,
-            NEW.shown(Event.QUEUED, self._clock.monotonic()),
-        )
+        entry, owner, monotonic = self.entries.get(uid), record.meta.owner, self._clock.monotonic()
+        lifecycle = NEW.shown(Event.QUEUED, monotonic)
         if entry is not None and self._awaits_first_state(entry, record, status):
             status = entry.status
         is_new = changed = entry is None
@@ -177,13 +179,15 @@ class JobIndex:
                 self._drop_from(entry.record.meta.owner, uid)
                 bisect.insort(self._order.setdefault(owner, []), uid)
             if record.job_id != entry.record.job_id:
-                entry.lifecycle, entry.without_secrets = lifecycle, False
+                entry.lifecycle = lifecycle
             if record.meta.place != entry.record.meta.place:  # an unused job was replaced
                 self._drop_from_gang(entry.record)
                 self._add_to_gang(record)
+            if entry.is_replaced_by(record):  # what was done to the unused job was not done to this one
+                entry = self.entries[uid] = Entry(record, status, lifecycle)
             entry.record, entry.status = record, status
         entry.read_at = now
-        entry.start_grace_period(self._clock.monotonic())
+        entry.start_grace_period(monotonic)
         self._classify(uid)
         # the answer to the submission reports the same, and the complete group is the next event
         is_gathered = is_new and status.reason == member_record.GANG_INCOMPLETE

@@ -128,6 +128,21 @@ def test_a_job_that_was_given_back_is_unused_and_the_next_submission_replaces_it
     assert (site.status().phase, site.batch.cancelled) == ("queued", [])
 
 
+def test_a_job_that_replaces_a_withdrawn_one_has_its_own_grace_period(site):
+    submit_and_ask(site)
+    withdraw(site)
+    give_back(site)
+    site.clock.advance(1000)
+    site.submit()
+    site.begin()
+    site.look()
+    site.submitter.cancel(OWNER, UID, CancelMessage(grace=600))
+    site.look()
+    assert "2" not in site.batch.cancelled
+    site.look(1000)
+    assert "2" in site.batch.cancelled
+
+
 def test_a_job_that_replaces_an_unused_one_keeps_its_script(site, monkeypatch):
     """The leader drops the secrets of the unused job, and waits for the lock that its submission holds."""
     submit_and_ask(site)
