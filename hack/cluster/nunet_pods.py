@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+from bridge.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from cluster.core import Cluster
 from cluster.pods import PoolWorld
 from cluster.pools import NAMESPACE
@@ -15,10 +16,7 @@ RTX, PLAIN = "nunet-rtx", "nunet-plain"
 NODES = (RTX, PLAIN)
 LEASE = {"leaseDuration": 3, "renewDeadline": 2, "retryPeriod": 0.5}
 """A hub that was killed is replaced after 3 s."""
-WEBHOOKS = (
-    ("mutatingwebhookconfigurations", "podbridge-mutate"),
-    ("validatingwebhookconfigurations", "podbridge-validate"),
-)
+WEBHOOKS = (MUTATING_WEBHOOKS.path(name="podbridge-mutate"), VALIDATING_WEBHOOKS.path(name="podbridge-validate"))
 GPU = "nunet.io/gpu.nvidia.rtx.3080.10gb"
 
 
@@ -42,8 +40,8 @@ class NunetWorld(PoolWorld):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cluster.stop_podbridge()
-        for resource, name in WEBHOOKS:  # else the pods of other tests of the cluster are refused
-            self.cluster.api("DELETE", f"/apis/admissionregistration.k8s.io/v1/{resource}/{name}")
+        for path in WEBHOOKS:  # else the pods of other tests of the cluster are refused
+            self.cluster.api("DELETE", path)
         self.dms.stop()
 
     def start_hub(self) -> None:

@@ -112,20 +112,18 @@ def read_within(
 
 
 def read_present(path: str, read: Callable[[int], T], otherwise: D) -> T | D:
-    """Do the same, and again if another directory has the name by then: files may be gone before they were read."""
+    """Do the same, and again if the directory was replaced meanwhile: its files may be gone before they were read."""
     while True:
-        try:
-            folder = open_root(path)
-        except OSError:
-            return otherwise
-        try:
-            found = read(folder)
-            if os.path.samestat(os.fstat(folder), os.stat(path)):
-                return found
-        except FileNotFoundError:
-            return otherwise
-        finally:
-            os.close(folder)
+        found, is_present = read_within(path, lambda folder: (read(folder), _is_at(path, folder)), (otherwise, True))
+        if is_present:
+            return found
+
+
+def _is_at(path: str, folder: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(folder))
+    except FileNotFoundError:
+        return False
 
 
 def unlink(path: Where) -> None:

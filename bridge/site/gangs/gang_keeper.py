@@ -62,19 +62,21 @@ class GangKeeper:
         """Run what is due now."""
         for gang in tuple(self._index.gangs):
             with isolated("site", gang):
-                entry = self._index.entries.get(gang)
-                if entry is None:  # the submitter was killed before it notified the leader
-                    self._index.refresh(gang)
-                    continue
-                if due_step(entry.record, self._members(gang), self._clock.time()) is not Step.NONE:
-                    try:
-                        with self._folder.locked(gang, wait=False):
-                            self._run(gang)
-                    except BlockingIOError:  # a pod is being submitted
-                        continue
-                    except OSError as error:  # a full disk, or a job that spoils its directory; the next run repeats it
-                        log.warning("the job of a group is not ended yet", extra=kv(job=gang, why=error.strerror))
-                    self._index.refresh(gang)
+                self._look(gang)
+
+    def _look(self, gang: str) -> None:
+        entry = self._index.entries.get(gang)
+        if entry is not None:  # else the submitter was killed before it notified the leader
+            if due_step(entry.record, self._members(gang), self._clock.time()) is Step.NONE:
+                return
+            try:
+                with self._folder.locked(gang, wait=False):
+                    self._run(gang)
+            except BlockingIOError:  # a pod is being submitted
+                return
+            except OSError as error:  # a full disk, or a job that spoils its directory; the next run repeats it
+                log.warning("the job of a group is not ended yet", extra=kv(job=gang, why=error.strerror))
+        self._index.refresh(gang)
 
     def _members(self, gang: str) -> list[Entry]:
         uids = tuple(self._index.gangs.get(gang, ()))
