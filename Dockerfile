@@ -61,7 +61,8 @@ COPY --from=runtime /image /
 COPY --from=libraries /image /
 COPY --from=program /image /
 COPY --from=sbom /sbom /
-ENV PATH=/usr/local/bin:/usr/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 LANG=C.UTF-8 \
+# with an arena for each thread, glibc keeps most of the memory that large requests needed (the limit of a pod: 512 MiB)
+ENV PATH=/usr/local/bin:/usr/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 LANG=C.UTF-8 MALLOC_ARENA_MAX=2 \
     SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
 # a number: with a name, runAsNonRoot of a pod could not be checked
 USER 65532:65532

@@ -12,6 +12,7 @@ import flask
 from admission import group_reader, owner_annotations, review
 from admission.certificate_store import CertificateRotator, SecretCertificateStore
 from admission.group_reader import GroupReader
+from admission.large_reviews import BusyError, LargeReviews
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions, ask_api_server
 from admission.review import Json, MalformedReviewError, Review
@@ -33,20 +34,22 @@ from bridge.telemetry.metrics import ADMISSION_REVIEWS, ADMISSION_SECONDS
 log = logging.getLogger(__name__)
 
 SELF_SUBJECT_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", False)
-REVIEW_LIMIT = 8 * 2**20
-"""Bytes of a review; the API server limits an object to 3 MiB, and a review contains two."""
+REVIEW_LIMIT = 20 * 2**20
+"""Bytes of a review of two pods of 1.5 MiB, as etcd stores them, each of whose characters JSON escapes by six. If an
+update were too large for a review, nobody could remove a finalizer of the pod."""
 # raised for a review with an unexpected structure of its pod
 _SHAPE_ERRORS = (TypeError, AttributeError, KeyError, ValueError)
 
 
-def make_app(reviewer: Reviewer) -> flask.Flask:
+def make_app(reviewer: Reviewer, threads: int = 16) -> flask.Flask:
     """Create the application: ``/mutate`` and ``/validate``, both also with ``/named``, and two paths below the latter.
 
     ``/validate/namespaces`` and ``/validate/templates`` review namespaces, and Jobs and their kin.
 
-    :mod:`admission.webhook_registration` describes the paths.
+    :mod:`admission.webhook_registration` describes the paths. ``threads``: how many reviews can be handled at once.
     """
     app = flask.Flask(__name__)
+    large = LargeReviews(max(0, threads // 4 - 1))
 
     def endpoint(
         path: str, decide: Callable[[Review, bool], Json], selected: bool, reviewed: Collection[str] = review.PODS
@@ -56,7 +59,7 @@ def make_app(reviewer: Reviewer) -> flask.Flask:
             name: ADMISSION_REVIEWS.labels(path, name) for name in ("allowed", "patched", "denied", "malformed")
         }
 
-        def answer() -> flask.Response:
+        def handle() -> flask.Response:
             begin = time.perf_counter()
             try:
                 request = review.parse(flask.request.get_data(cache=False), reviewed)
@@ -77,6 +80,15 @@ def make_app(reviewer: Reviewer) -> flask.Flask:
                 log.info("request denied", extra=extra)
             seconds.observe(time.perf_counter() - begin)
             return flask.Response(json.dumps(document, separators=(",", ":")), content_type="application/json")
+
+        def answer() -> flask.Response:
+            size = flask.request.content_length or 0
+            try:
+                with large.turn(size):  # before the body is read, which copies it twice
+                    return handle()
+            except BusyError:
+                log.warning("large review refused: others are being handled", extra=kv(path=path, bytes=size))
+                return _text("too many large reviews at once; try again", 503)
 
         return answer
 
@@ -156,7 +168,7 @@ class Admission:
     def _serve(self, reviewer: Reviewer) -> Server:
         settings = self._config.admission
         server = Server(
-            make_app(reviewer),
+            make_app(reviewer, settings.threads),
             settings.host,
             settings.port,
             threads=settings.threads,

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from admission import large_reviews
 from bridge.errors import BridgeError
 
 API_VERSION = "admission.k8s.io/v1"
@@ -62,6 +63,8 @@ def parse(body: bytes, reviewed: Collection[str] = PODS) -> Review:
 
     Raises :class:`MalformedReviewError`.
     """
+    if large_reviews.has_too_many_values(body):
+        raise MalformedReviewError(f"more than {large_reviews.MOST_VALUES} values")
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -255,7 +255,9 @@ class Connection(cheroot.server.HTTPConnection):
         request = self._frame
         if request is None:  # the next request is incomplete
             return True
-        self.rfile = io.BytesIO(bytes(self._received[: request.size]))
+        # one copy: requests may be large; the views are released before `del`
+        with memoryview(self._received) as view, view[: request.size] as received:
+            self.rfile = io.BytesIO(bytes(received))
         self.refusal = request.refusal
         self._whole = request.whole
         del self._received[: request.size]
