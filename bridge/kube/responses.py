@@ -85,7 +85,8 @@ def error_of_status(request: str, status: int, body: Any, wait: float | None = N
     if not isinstance(body, dict) or body.get("kind") != "Status":
         if status in (401, 403):
             return KubeForbiddenError(f"{request}: refused ({status})", status=status)
-        return unavailable(f"{request}: not an answer of an API server ({status})", status=status, wait=wait)
+        what = "not served, or refused by a proxy" if status == 404 else "not an answer of an API server"
+        return unavailable(f"{request}: {what} ({status})", status=status, wait=wait)
     reason = str(body.get("reason") or "Failed")
     message = str(body.get("message") or "")
     if "/secrets" in request:  # the API server may quote the request

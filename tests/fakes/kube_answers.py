@@ -81,5 +81,5 @@ def old_api_server(*, reachable: bool = True) -> KubeAnswers:
 
     It answers each request with 404 in plain text, and serves core/v1 and apps/v1 only by its discovery.
     """
-    plain = KubeUnavailableError("not an answer of an API server (404)", status=404)
+    plain = KubeUnavailableError("not served, or refused by a proxy (404)", status=404)
     return KubeAnswers(discovery({"apps/v1": ()}) if reachable else {}, default=plain)

@@ -53,7 +53,7 @@ def test_errors_of_the_real_server(client: KubeClient, namespace: str, cluster: 
         client.create(NAMESPACES.path(), {"metadata": {"name": "No_Such_Name"}})
     with pytest.raises(errors.KubeInvalidError):
         client.create(SECRETS.path(namespace), {"apiVersion": "v1", "kind": "Secret", "data": 7})
-    with pytest.raises(errors.KubeUnavailableError, match="not an answer of an API server"):
+    with pytest.raises(errors.KubeUnavailableError, match="not served, or refused by a proxy"):
         client.get("/apis/nobody.example/v1/things")
     nobody = KubeClient.load(str(cluster.user_kubeconfig("nobody")))
     with pytest.raises(errors.KubeForbiddenError, match="nobody"):

@@ -14,7 +14,7 @@ from tests.fakes.kube_answers import KubeAnswers, discovery
 GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", True)
 
 
-PLAIN = KubeUnavailableError("not an answer of an API server", status=404)
+PLAIN = KubeUnavailableError("not served, or refused by a proxy", status=404)
 
 
 @pytest.mark.parametrize(
