@@ -8,20 +8,31 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
+
+from bridge import names
 
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+NameOrAny = Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?|\*)$", max_length=253)]
+"""A name, or ``*`` for all; one type, since an error would name each alternative of two."""
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,15}([kMGTP]|[KMGTP]i)?$")]
+ObjectName = Annotated[str, Field(pattern=f"^{names.DNS_LABEL}$")]
+"""A name of a namespace, a Service or a pool."""
 LabelKey = Annotated[
     str, Field(pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
 ]
+LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$")]
 
+_LONGEST_VALUE = 200
+"""Characters of a wrong value in a message: that of a section is all of the section."""
+_MESSAGES = {"model_type": "must be a mapping of keys", "path_type": "must be a path"}
+"""Messages by the type of an error, instead of those that name classes of Python."""
 _CREDENTIALS = re.compile(r"(:(?://)?)\S.*@")
 """The password of ``user:password@host``, with a scheme or without; with a scheme, the user too."""
 
@@ -35,9 +46,18 @@ class Section(BaseModel):
 class LabelSelectorRequirement(Section):
     """One expression of a label selector, as in Kubernetes."""
 
-    key: str
+    key: LabelKey
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: list[str] = []
+    values: list[LabelValue] = []
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        # the API server refuses these in a webhook's selector, when podbridge has started already
+        if self.operator in ("In", "NotIn") and not self.values:
+            raise ValueError(f"values: must not be empty with operator {self.operator}")
+        if self.operator in ("Exists", "DoesNotExist") and self.values:
+            raise ValueError(f"values: must be empty with operator {self.operator}")
+        return self
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the labels satisfy the expression."""
@@ -49,7 +69,7 @@ class LabelSelectorRequirement(Section):
 class LabelSelector(Section):
     """A label selector, as in Kubernetes."""
 
-    match_labels: dict[str, str] = {}
+    match_labels: dict[LabelKey, LabelValue] = {}
     match_expressions: list[LabelSelectorRequirement] = []
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -87,8 +107,10 @@ def explain(problem: Mapping[str, Any], root: type[BaseModel]) -> str:
         keys = known_keys(_section_at(root, path[:-1]))
         near = difflib.get_close_matches(str(path[-1]), keys, n=1, cutoff=0.5)
         return f"unknown key {key}" + (f" (did you mean {near[0]}?)" if near else f" (known keys: {', '.join(keys)})")
-    message = _masked(str(problem["msg"]).removeprefix("Value error, "))
-    return f"{key}: {message} (value: {_masked(repr(problem.get('input')))})" if key else message
+    message = _MESSAGES.get(problem["type"]) or _masked(str(problem["msg"]).removeprefix("Value error, "))
+    value = _masked(repr(problem.get("input")))
+    shown = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
+    return f"{key}: {message} (value: {shown})" if key else message
 
 
 def _section_at(root: type[BaseModel], path: tuple[Any, ...]) -> type[BaseModel]:

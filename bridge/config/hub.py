@@ -6,6 +6,7 @@ The six keys of slurm-bridge (``schedulerName`` to ``partition``) work unchanged
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,18 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from bridge import names
 from bridge.config import policies
-from bridge.config.base import DnsName, LabelKey, LabelSelector, Memory, Port, Seconds, Section, explain, has_host
+from bridge.config.base import (
+    DnsName,
+    LabelKey,
+    LabelSelector,
+    LabelValue,
+    Memory,
+    Port,
+    Seconds,
+    Section,
+    explain,
+    has_host,
+)
 from bridge.config.policies import NamespacePolicy
 from bridge.config.pools import PoolsSection
 from bridge.config.processes import (
@@ -26,6 +38,8 @@ from bridge.config.processes import (
     ServingSection,
 )
 from bridge.errors import ConfigError
+from bridge.gres_text import KIND
+from bridge.yaml_reader import Loader, yaml_document
 
 
 class SlurmSection(Section):
@@ -103,6 +117,7 @@ class BrakeSection(Section):
     hold: Seconds = Field(60, description="Time that a job must be missing until its pod is terminated.")
 
 
+_INSTALLATION = r"[a-z]([-a-z0-9]{0,25}[a-z0-9])?"
 PART = "part"
 """Context of the validation of a part of the configuration, which names no pools."""
 
@@ -110,7 +125,7 @@ PART = "part"
 class Config(Section):
     """The whole file."""
 
-    installation: Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,25}[a-z0-9])?$")] = Field(
+    installation: Annotated[str, Field(pattern=f"^{_INSTALLATION}$")] = Field(
         names.COMPONENT,
         description=(
             "Name of this installation: prefix of its objects, and default of the keys for namespaces and names."
@@ -130,7 +145,7 @@ class Config(Section):
     namespace_policies: list[NamespacePolicy] = Field(
         [], description="Slurm settings of pods; the first match applies."
     )
-    default_scheduler_nodes: dict[LabelKey, str] = Field(
+    default_scheduler_nodes: dict[LabelKey, LabelValue] = Field(
         {}, description="Labels of nodes of the default scheduler, which gets new pods that select one of them."
     )
     mcs_label: str = Field("", description="MCS label of placeholder jobs.")
@@ -146,10 +161,10 @@ class Config(Section):
         "auto", description="Kind of placeholder job; auto: external if Slurm has such jobs, else batch."
     )
     exclusive: bool = Field(False, description="Pods without the annotation get whole nodes (slurm-bridge: true).")
-    gres: dict[str, str] = Field(
+    gres: dict[str, Annotated[str, Field(pattern=f"^{KIND}$")]] = Field(
         {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Gres of extended resources, for example gpu:a100."
     )
-    device_classes: dict[str, str] = Field(
+    device_classes: dict[str, Annotated[str, Field(pattern=f"^{KIND}$")]] = Field(
         {"gpu.nvidia.com": "gpu", "gpu.example.com": "gpu", "dra.cpu": "cpu"},
         description="Gres of DeviceClasses; cpu: the devices are CPUs.",
     )
@@ -183,7 +198,8 @@ class Config(Section):
     @classmethod
     def _named(cls, data: Any) -> Any:
         """Set the namespaces and names of objects that the file does not set, from ``installation``."""
-        if not isinstance(data, dict) or not isinstance(name := data.get("installation"), str):
+        name = data.get("installation") if isinstance(data, dict) else None
+        if not isinstance(name, str) or not re.fullmatch(_INSTALLATION, name):
             return data
         result = dict(data)
         for section, defaults in _named_after(name).items():
@@ -199,6 +215,9 @@ class Config(Section):
             raise ValueError("must begin with http://, https:// or unix:///, or be empty (no colocated Slurm)")
         if value.startswith("http") and not has_host(value):
             raise ValueError("must have a host after http:// or https://")
+        # users read the URL in the ConfigMap INSTALLATION-public, and in messages
+        if value.startswith("http") and "@" in value:
+            raise ValueError("must have no user and no password; the token of slurm.jwtFile is sent")
         return value.rstrip("/")
 
     @model_validator(mode="after")
@@ -224,7 +243,7 @@ def _named_after(installation: str) -> dict[str, dict[str, str]]:
     }
 
 
-class _UniqueKeys(yaml.SafeLoader):
+class _UniqueKeys(Loader):
     """Refuses a mapping with a duplicate key: YAML forbids it, and PyYAML would drop the first value."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -243,10 +262,7 @@ def parse(text: str, source: str = "configuration", *, whole: bool = True) -> Co
 
     ``whole=False``: the text is a part of a configuration, so it need not name Slurm or a pool.
     """
-    try:
-        data = _UniqueKeys(text).get_single_data()
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not YAML: {error}") from error
+    data = yaml_document(text, source, _UniqueKeys)
     if data is None:
         data = {}
     if not isinstance(data, dict):

@@ -6,7 +6,6 @@ configuration. The others read it there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -67,8 +66,7 @@ def of(config: Config) -> Installation:
         namespaces=tuple(sorted(config.managed_namespaces)) if config.managed_namespace_selector is None else (),
         namespace_selector=config.managed_namespace_selector,
         node_selector=config.nodes.selector,
-        # without the password: more users may read a webhook configuration than this configuration
-        slurm=re.sub(r"//[^/]*@", "//", config.slurm_rest_api),
+        slurm=config.slurm_rest_api,
         partitions=tuple(sorted(config.partitions)),
         pools=config.pools.enabled,
     )

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from bridge.config.base import Seconds, Section
-from bridge.config.pool_kind import PoolName, RestSection
+from bridge.config.base import ObjectName, Seconds, Section
+from bridge.config.pool_kind import RestSection
 
 FieldName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$|^$")]
 _CANCEL = re.compile(r"((DELETE|POST|PUT|GET) )?/\S*\{job\}\S*")
@@ -17,7 +17,7 @@ _CANCEL = re.compile(r"((DELETE|POST|PUT|GET) )?/\S*\{job\}\S*")
 class NunetGroupSection(Section):
     """The peers of one virtual node. A peer is in the first group that selects it."""
 
-    name: PoolName = Field(description="Name of the pool and of its virtual node.")
+    name: ObjectName = Field(description="Name of the pool and of its virtual node.")
     gpu_types: list[str] = Field(
         [], description="Types of GPU, for example `nvidia.rtx.*`; `none`: no GPU; empty: all peers."
     )

@@ -7,12 +7,12 @@ accounts and QOS all pods would share. So the configuration defines which values
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from bridge import names
-from bridge.config.base import DnsName, LabelSelector, Memory, Section
+from bridge.config.base import LabelSelector, Memory, NameOrAny, Section
 from bridge.gres_text import KIND
 
 ANY = "*"
@@ -131,9 +131,7 @@ class MaxValues(Section):
 class NamespacePolicy(Section):
     """The values that the pods of some namespaces may use without a permission."""
 
-    namespaces: list[DnsName | Literal["*"]] = Field(
-        [], description='Names of namespaces, or `["*"]` for all namespaces.'
-    )
+    namespaces: list[NameOrAny] = Field([], description='Names of namespaces, or `["*"]` for all namespaces.')
     namespace_selector: LabelSelector | None = Field(None, description="Label selector, instead of names.")
     groups: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(
         [], description="Kubernetes groups whose members create the pods; empty: all users."
@@ -143,7 +141,7 @@ class NamespacePolicy(Section):
     )
     expose: bool = Field(True, description="Pods at pools may be [exposed](../users/run-pods.md#services).")
     reach: bool = Field(True, description="Pods at pools may [reach](../users/run-pods.md#reach-services) Services.")
-    reach_namespaces: list[DnsName | Literal["*"]] = Field(
+    reach_namespaces: list[NameOrAny] = Field(
         [], description='Other namespaces whose Services they may reach; `["*"]`: all.'
     )
     default: DefaultValues = DefaultValues()

@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from bridge import names
-from bridge.config.base import Section, has_host
-
-PoolName = Annotated[str, Field(pattern=f"^{names.DNS_LABEL}$")]
+from bridge.config.base import ObjectName, Section, has_host
 
 
 class PoolKindSection(Section):
@@ -37,7 +34,7 @@ class RestSection(PoolKindSection):
 
     url_forms: ClassVar[str] = "http://host:port or https://host:port"
 
-    name: PoolName = Field(description="Name of the pool and of its virtual node.")
+    name: ObjectName = Field(description="Name of the pool and of its virtual node.")
     url: str = Field(description="Address: http://host:port or https://host:port. A path after the port is kept.")
     ca_file: Path | None = Field(None, description="CA certificates; default: those of certifi.")
     cert_file: Path | None = Field(None, description="Client certificate.")

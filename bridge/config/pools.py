@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, IPvAnyAddress, create_model, field_validator, model_validator
 
 from bridge import names
-from bridge.config.base import DnsName, Port, Seconds, Section, has_host
+from bridge.config.base import NameOrAny, Port, Seconds, Section, has_host
 from bridge.config.interlink import InterlinkSection
 from bridge.config.nunet import NunetSection
 from bridge.config.pool_kind import PoolKind, PoolKindSection
@@ -38,6 +38,14 @@ class NatsSection(PoolKindSection):
     inbox_prefix: Annotated[str, Field(pattern=SUBJECT)] = Field(
         "_INBOX.hub", description="Prefix of the subjects of answers."
     )
+
+    @field_validator("servers")
+    @classmethod
+    def _addresses(cls, value: list[str]) -> list[str]:
+        # logs, and arguments of the plugin, contain the URLs
+        if any("@" in url or not has_host(url) for url in value):
+            raise ValueError("each must have a host, no user and no password; set seedFile, or user and passwordFile")
+        return value
 
     @property
     def urls(self) -> list[str]:
@@ -165,7 +173,7 @@ class _PoolsSection(Section):
     )
     race: RaceSection = RaceSection()
     expose: ExposeSection = ExposeSection()
-    reach: list[DnsName | Literal["*"]] = Field(
+    reach: list[NameOrAny] = Field(
         [], description='Pools whose pods may [reach Services](../users/run-pods.md#reach-services); `["*"]`: all.'
     )
     volume_period: Seconds = Field(60, description="Period of reads of a ConfigMap or Secret in a volume at a site.")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from bridge import names
-from bridge.config.base import DnsName, LabelSelector, Port, Seconds, Section
+from bridge.config.base import DnsName, LabelSelector, ObjectName, Port, Seconds, Section, has_host
 
 
 class AdmissionSection(Section):
@@ -17,15 +18,19 @@ class AdmissionSection(Section):
     host: str = Field("0.0.0.0", description="Address to listen on.")  # noqa: S104  (the API server is another host)
     port: Port = Field(names.WEBHOOK_PORT, description="Port of the webhook; 0: a free port.")
     url: str | None = Field(None, description="URL of the webhook for the API server, instead of a Service.")
-    service_name: str = Field("podbridge-admission", description="Service of the webhook, if url is unset.")
-    service_namespace: str = Field(names.SYSTEM_NAMESPACE, description="Namespace of the Service and the Secret.")
+    service_name: ObjectName = Field("podbridge-admission", description="Service of the webhook, if url is unset.")
+    service_namespace: ObjectName = Field(
+        names.SYSTEM_NAMESPACE, description="Namespace of the Service and the Secret."
+    )
     register_webhooks: bool = Field(
         True, alias="register", description="Create and update the webhook configurations at start."
     )
     cert_dir: Path | None = Field(
         None, description="Directory with tls.crt, tls.key and ca.crt, for example from cert-manager."
     )
-    secret_name: str = Field("podbridge-webhook-tls", description="Secret for the certificates that podbridge creates.")
+    secret_name: DnsName = Field(
+        "podbridge-webhook-tls", description="Secret for the certificates that podbridge creates."
+    )
     cert_validity: Annotated[float, Field(ge=60, le=3650 * 86400)] = Field(
         90 * 86400, description="Validity of the certificates that podbridge creates."
     )
@@ -40,12 +45,20 @@ class AdmissionSection(Section):
         ),
     )
 
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        # as the API server requires it
+        if value is not None and not (re.fullmatch(r"https://[^\s@?#]+", value) and has_host(value)):
+            raise ValueError("must be https://HOST:PORT, also with a path, without user, query and fragment")
+        return value
+
 
 class LeaderElectionSection(Section):
     """Leader election: one replica acts at a time."""
 
     enabled: bool = Field(True, alias="leaderElect", description="Elect a leader; false: for one replica only.")
-    namespace: str = Field(names.SYSTEM_NAMESPACE, description="Namespace of the Leases.")
+    namespace: ObjectName = Field(names.SYSTEM_NAMESPACE, description="Namespace of the Leases.")
     lease_duration: Seconds = Field(15, description="Time after a renewal until another replica acquires a Lease.")
     renew_deadline: Seconds = Field(10, description="Time after a renewal until a leader that cannot renew stops.")
     retry_period: Seconds = Field(2, description="Period of attempts to acquire or renew a Lease.")

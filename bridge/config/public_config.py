@@ -10,6 +10,7 @@ import yaml
 
 from bridge.config.hub import Config, parse
 from bridge.errors import ConfigError
+from bridge.yaml_reader import yaml_document
 
 NAMESPACE = "kube-public"
 KEY = "config.yaml"
@@ -43,10 +44,7 @@ def name(installation: str) -> str:
 
 def read(text: str, source: str) -> Config:
     """Return the configuration. Keys of a later version are ignored. Raises :class:`ConfigError`."""
-    try:
-        keys = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not YAML: {error}") from error
+    keys = yaml_document(text, source)
     if not isinstance(keys, dict):
         raise ConfigError(f"{source}: must be a mapping of keys, not {type(keys).__name__}")
     return parse(yaml.safe_dump({key: keys[key] for key in KEYS if key in keys}), source, whole=False)

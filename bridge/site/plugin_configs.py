@@ -202,7 +202,7 @@ def convert_build_conf(text: str, source: str, pool: str) -> tuple[dict[str, Any
     """Return the data of a ``site.toml`` and the warnings; raises :class:`ConfigError`."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no TOMLDecodeError
         raise ConfigError(f"{source}: not TOML: {error}") from error
     converter = _Converter(data)
     try:
@@ -250,6 +250,6 @@ def is_toml(text: str, source: str) -> bool:
         return False
     try:
         tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return PurePath(source).suffix in (".toml", ".conf", ".cfg")
     return True

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from bridge.config.pool_kind import PoolKindSection, PoolName
+from bridge.config.base import ObjectName
+from bridge.config.pool_kind import PoolKindSection
 from bridge.pools.polled.polled_pool import PolledPool, PolledPools
 from bridge.pools.pool_interface import Pod
 from bridge.pools.registry import PoolContext
@@ -20,7 +21,7 @@ DESKS: dict[str, dict[str, JobStatus]] = {}
 class PaperSection(PoolKindSection):
     title, page = "paper", "admins/paper.md"
 
-    name: PoolName
+    name: ObjectName
     desk: str
 
     @property

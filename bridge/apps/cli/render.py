@@ -24,6 +24,7 @@ from bridge.slurm.parsers import job_body
 from bridge.slurm.versions import VERSIONS, ApiVersion
 from bridge.workload import links, pool_selection, translate
 from bridge.workload.groups import Membership
+from bridge.yaml_reader import yaml_documents
 from scheduler import member_places
 
 
@@ -33,12 +34,7 @@ def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str)
     name = api or config.slurm_api_version or next(reversed(VERSIONS))
     if name not in VERSIONS:
         raise ConfigError(f"--api {name}: unknown; allowed: {', '.join(VERSIONS)}")
-    try:
-        documents = [document for document in yaml.safe_load_all(manifest) if document]
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{manifest.name}: not YAML: {error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{manifest.name}: not UTF-8: {error}") from error
+    documents = [document for document in yaml_documents(manifest, manifest.name) if document]
     try:
         objects = templates.objects(documents, next(iter(config.managed_namespaces), "default"))
     except ConfigError as error:

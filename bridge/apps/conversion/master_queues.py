@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-import yaml
-
 from bridge.apps.conversion.values_reader import Converted, Note, Object
 from bridge.errors import ConfigError
+from bridge.yaml_reader import yaml_documents
 from controllers.queues import specification
 
 QUOTA = {"cpu": "1M", "memory": "1Ei", "pods": 100_000, "nvidia.com/gpu": 10_000}
@@ -32,10 +31,7 @@ def convert(text: str, source: str) -> Converted:
 
     Objects of Kueue stay as they are. All other objects, for example the operator itself, are dropped with a note.
     """
-    try:
-        listed = list(_objects(list(yaml.safe_load_all(text)), source))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not YAML: {error}") from error
+    listed = list(_objects(yaml_documents(text, source), source))
     documents: list[Object] = []
     notes: list[Note] = []
     for each in listed:

@@ -7,9 +7,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import yaml
-
 from bridge.errors import ConfigError
+from bridge.yaml_reader import yaml_document
 
 Object = dict[str, Any]
 Kind = Literal["text", "count", "yes or no", "mapping", "list", "amount"]
@@ -93,10 +92,7 @@ def put(values: Object, path: str, value: Any) -> None:
 
 def mapping_of(text: str, source: str) -> Object:
     """Read a file with one YAML mapping; raises :class:`ConfigError`."""
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not YAML: {error}") from error
+    data = yaml_document(text, source)
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise ConfigError(f"{source}: not the values of a Helm chart; allowed: a YAML mapping")
     return data

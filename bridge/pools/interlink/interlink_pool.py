@@ -241,5 +241,5 @@ def read_build_config(pool: str, path: Path) -> BuildConfig:
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
         raise ConfigError(f"{location}: {'; '.join(problems)}") from error
-    except ValueError as error:  # not TOML, or not text
+    except (ValueError, RecursionError) as error:  # not TOML, or not text
         raise ConfigError(f"{location}: {error}") from error

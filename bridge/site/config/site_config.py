@@ -262,7 +262,7 @@ def parse(text: str, source: str = "site.toml", *, pool: str | None = None) -> S
     """Read the TOML ``text``; raises :class:`ConfigError`, which names every wrong key and value."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no TOMLDecodeError
         raise ConfigError(f"{source}: not TOML: {error}") from error
     if pool is not None:
         data["pool"] = pool

@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bridge.errors import ConfigError
+from bridge.yaml_reader import yaml_document
 
 DEFAULT_PATH = "/etc/interlink/SlurmConfig.yaml"
 DEFAULT_PORT = "4000"
@@ -107,10 +107,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 def read(text: str, source: str, environ: Mapping[str, str]) -> tuple[SlurmConfig, list[str]]:
     """Read the file and the variables; return it with warnings of unknown keys. Raises :class:`ConfigError`."""
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
+    data = yaml_document(text, source)
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {type(data).__name__}"
         raise ConfigError(f"{source}: the file is {kind}; allowed: keys and values, as in SbatchPath: /usr/bin/sbatch")

@@ -23,6 +23,11 @@
 {{- fail (printf "config.admission.%s: %s is not allowed: the chart grants access to the names that follow from fullnameOverride; remove the key" $key (index $config.admission $key)) }}
 {{- end }}
 {{- end }}
+{{- range $url := append ((($config.pools).nats).servers | default list) ($config.slurmRestApi | default "") }}
+{{- if contains "@" $url }}
+{{- fail (printf "config.slurmRestApi, config.pools.nats.servers: a URL at %s has a user, which is not allowed, since other users read it; allowed: a Secret in slurm.jwt or nats.client" (splitList "@" $url | last)) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.controllers.hostNetwork (include "podbridge.hasPools" .) (eq (include "podbridge.port" (list $config.pools "kubeletPort" 10250)) "10250") }}
 {{- fail "controllers.hostNetwork: true with pools: config.pools.kubeletPort: 10250 is the port of the node's kubelet; allowed: another port, for example 10260" }}
 {{- end }}

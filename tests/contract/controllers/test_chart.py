@@ -569,6 +569,8 @@ def test_the_secret_of_the_token_has_the_names_of_each_chart_of_slurm_bridge(
         (["slurm.tokenRenewal.schedule=daily"], "'daily' does not match pattern"),
         (["slurm.tokenRenewal.lifespan=60"], "minimum: got 60, want 3,600"),
         (["slurm.tokenRenewal.user=a b"], "'a b' does not match pattern"),
+        (["config.slurmRestApi=http://u:secret@slurm:6820"], "a URL at slurm:6820 has a user, which is not allowed"),
+        (["config.pools.nats.servers={nats://u:secret@n:4222}"], "a URL at n:4222 has a user, which is not allowed"),
         (["config.partitoin=a"], "additional properties 'partitoin' not allowed"),
         (["config.logging.level=loud"], "value must be one of 'debug', 'info', 'warning', 'error'"),
         (["scheduler.replcas=1"], "additional properties 'replcas' not allowed"),

@@ -45,6 +45,30 @@ def test_an_empty_file_is_the_defaults():
         ("- a\n- b", ["must be a mapping"]),
         ("a: [", ["not YAML"]),
         ("pools: {{ pools }}", ["not YAML", "unhashable"]),
+        ("partition: 2024-99-99", ["not YAML", "'2024-99-99' is not allowed: month must be in 1..12", "line 1"]),
+        ("slurm:\n  readTimeout: !!float five", ["not YAML", "'five'", "line 2"]),
+        ("workers: " + "1" * 5000, ["not YAML", "4300 digits", "line 1"]),
+        ("a: " + "[" * 5000, ["not YAML", "nested too deep"]),
+        ("pools:", ["pools: must be a mapping of keys (value: None)"]),
+        ("partition: [" + "abcdefgh," * 1000 + "]", ["partition: ", "'abcdefgh'", "..."]),
+        ("namespacePolicies: [{namespaces: [A]}]", ["namespacePolicies.0.namespaces.0: ", "'A'"]),
+        ("managedNamespaceSelector: {matchLabels: {a: b c}}", ["managedNamespaceSelector.matchLabels.a: ", "'b c'"]),
+        ("nodes: {selector: {matchLabels: {'a b': c}}}", ["nodes.selector.matchLabels.a b", "'a b'"]),
+        (
+            "managedNamespaceSelector: {matchExpressions: [{key: a, operator: In}]}",
+            ["matchExpressions.0: values: must not be empty with operator In"],
+        ),
+        (
+            "nodes: {selector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}",
+            ["nodes.selector.matchExpressions.0: values: must be empty with operator Exists"],
+        ),
+        ("defaultSchedulerNodes: {a: b c}", ["defaultSchedulerNodes.a: ", "'b c'"]),
+        ("admission: {url: 'http://a:9443'}", ["admission.url: must be https://HOST:PORT", "'http://a:9443'"]),
+        ("admission: {url: 'https://:9443'}", ["admission.url: must be https://HOST:PORT"]),
+        ("admission: {serviceNamespace: A}", ["admission.serviceNamespace: ", "'A'"]),
+        ("leaderElection: {namespace: ''}", ["leaderElection.namespace: ", "''"]),
+        ("gres: {nvidia.com/gpu: 'gpu;a'}", ["gres.nvidia.com/gpu: ", "'gpu;a'"]),
+        ("deviceClasses: {gpu.nvidia.com: ''}", ["deviceClasses.gpu.nvidia.com: ", "''"]),
         ("partition: a\nmcsLabel: x\npartition: b\n", ["duplicate key partition: lines 1, 3"]),
         ("pools: {}\nslurm:\n  readTimeout: 5\n  readTimeout: 6\n", ["duplicate key readTimeout: lines 3, 4"]),
     ],
@@ -55,6 +79,13 @@ def test_bad_files_are_refused_by_name(text, words):
     assert str(caught.value).startswith("file.yaml: ")
     for word in words:
         assert word in str(caught.value)
+    assert len(str(caught.value)) < 1500
+
+
+def test_a_wrong_name_of_the_installation_is_named_alone():
+    with pytest.raises(ConfigError) as caught:
+        hub.parse("installation: UPPER")
+    assert str(caught.value).count("UPPER") == 1
 
 
 @pytest.mark.parametrize(
@@ -65,6 +96,8 @@ def test_bad_files_are_refused_by_name(text, words):
             "pools: {store: {kind: redis, redis: {url: 'redis://user:secret@host/0'}}}",
             "must be redis://host:port/database",
         ),
+        ("slurmRestApi: 'http://user:secret@host:6820'", "must have no user and no password"),
+        ("pools: {nats: {servers: ['nats://user:secret@host:4222']}}", "no user and no password"),
         ("pools: {nats: {servers: ['user:secret@host']}}", "user:***@host"),
         ("pools: {nats: {servers: 'nats://user:secret@host'}}", "nats://***@host"),
     ],

@@ -84,7 +84,7 @@ def checked_settings(assignments: Sequence[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         document = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     value = document["value"]
     # another key is a line break in the text; dates and times are no value of site.toml
