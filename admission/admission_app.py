@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 import flask
 
 from admission import group_reader, owner_annotations, review
-from admission.certificate_store import CertificateRotator, SecretCertificateStore
+from admission.certificate_store import CertificateRotator, SecretCertificateStore, read_files
 from admission.group_reader import GroupReader
 from admission.large_reviews import BusyError, LargeReviews
 from admission.owner_annotations import OwnerAnnotations
@@ -27,7 +27,7 @@ from bridge.kube.kube_client import KubeClient
 from bridge.kube.namespaces import Namespaces
 from bridge.kube.resources import Resource
 from bridge.logs import kv
-from bridge.serving.certificates import Certificates, expires, read_pair
+from bridge.serving.certificates import Certificates, expires
 from bridge.serving.https import Server
 from bridge.telemetry.metrics import ADMISSION_REVIEWS, ADMISSION_SECONDS
 
@@ -152,7 +152,7 @@ class Admission:
             self._registration = WebhookRegistration(self._client, config, trusted, self._clock)
         folder = settings.cert_dir  # without ca.crt in it, podbridge does not set caBundle
         store = SecretCertificateStore(self._client, config, self._clock)
-        ensure = store.ensure if folder is None else lambda _: read_pair(folder)
+        ensure = store.ensure if folder is None else lambda _: read_files(folder, config)
         rotator = CertificateRotator(ensure, self._certificates, self._trust)
         rotator.step(self._supervisor.stopping)
         if self.server is None:

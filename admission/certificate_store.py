@@ -17,6 +17,7 @@ import ipaddress
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,7 +28,19 @@ from bridge.errors import BridgeError, CertificateError, KubeConflictError, Kube
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import SECRETS
 from bridge.logs import kv
-from bridge.serving.certificates import CA, CERT, KEY, Certificates, Pair, bundle, make_pair, needs_renewal
+from bridge.serving.certificates import (
+    CA,
+    CERT,
+    KEY,
+    Certificates,
+    Pair,
+    bundle,
+    check_authority,
+    check_name,
+    make_pair,
+    needs_renewal,
+    read_pair,
+)
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +62,21 @@ def server_names(config: Config) -> list[str]:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
         return [host]
+
+
+def read_files(folder: Path, config: Config) -> Pair:
+    """Read the pair of ``admission.certDir``. Raises CertificateError also for one with which every review would fail.
+
+    With ``admission.url``, a proxy may have the certificate that the API server sees.
+    """
+    pair = read_pair(folder)
+    try:
+        check_authority(pair)
+        if config.admission.url is None:
+            check_name(pair, server_names(config)[0])
+    except CertificateError as error:
+        raise CertificateError(f"admission.certDir: {folder}: {error}") from error
+    return pair
 
 
 class SecretCertificateStore:

@@ -67,6 +67,26 @@ def read_pair(folder: Path) -> Pair:
         raise CertificateError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
+def check_authority(pair: Pair) -> None:
+    """Raise CertificateError unless the chain of ``pair`` leads to one of its authorities; without any, do nothing."""
+    trusted, chain = authorities(pair.ca), authorities(pair.cert)
+    known = any(cert in trusted or any(_signed(cert, authority) for authority in trusted) for cert in chain)
+    if pair.ca and not known:
+        raise CertificateError(f"{CA}: no certificate in it has signed {CERT}; allowed: its authority, or no {CA}")
+
+
+def check_name(pair: Pair, name: str) -> None:
+    """Raise CertificateError unless the certificate is for this DNS name, also by a wildcard for its first part."""
+    try:
+        sans = _first(pair.cert).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        listed = sans.get_values_for_type(x509.DNSName)
+    except x509.ExtensionNotFound:
+        listed = []
+    if name not in listed and f"*.{name.partition('.')[2]}" not in listed:
+        names = ", ".join(listed[:10]) or "none"
+        raise CertificateError(f"{CERT}: its DNS names are {names}; allowed: a certificate for {name}")
+
+
 def make_pair(names: Iterable[str], validity: float, *, now: float) -> Pair:
     """Create an authority, and a pair for DNS names and IP addresses that it signs; ``validity`` in seconds.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from bridge.errors import CertificateError, ConfigError
 from bridge.logs import kv
-from bridge.serving.certificates import Certificates, Pair
+from bridge.serving.certificates import Certificates, Pair, authorities
 from bridge.serving.http_connection import PEER_CERTIFICATE
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,8 @@ class ServerAccess:
             return
         cert, key = files.cert.read_bytes(), files.key.read_bytes()
         clients = files.client_ca.read_bytes() if files.client_ca is not None else b""
+        if files.client_ca is not None and not authorities(clients):  # an empty file would accept no client at all
+            raise CertificateError(f"{files.client_ca} has no certificate")
         certificates.replace(Pair(b"", cert, key))
         if clients != certificates.clients:
             certificates.trust(clients)

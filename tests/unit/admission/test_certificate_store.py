@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from admission.certificate_store import CertificateRotator, SecretCertificateStore, server_names
+from admission.certificate_store import CertificateRotator, SecretCertificateStore, read_files, server_names
 from admission.webhook_registration import WebhookRegistration
 from bridge.config.hub import Config
 from bridge.errors import CertificateError, KubeConflictError, KubeError, KubeUnavailableError
@@ -98,6 +98,47 @@ def test_files_are_read_and_a_missing_one_is_named(tmp_path: Path) -> None:
     assert read_pair(tmp_path) == Pair(b"", pair.cert, pair.key)
     (tmp_path / "ca.crt").write_bytes(pair.ca)
     assert read_pair(tmp_path) == pair
+
+
+SERVICE = Config.model_validate({"admission": {"certDir": "/x"}})
+
+
+def files(folder: Path, pair: Pair) -> Path:
+    for name, text in (("tls.crt", pair.cert), ("tls.key", pair.key), ("ca.crt", pair.ca)):
+        (folder / name).write_bytes(text)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["podbridge-admission.podbridge.svc", "*.podbridge.svc"])
+def test_files_for_the_name_of_the_service_are_used(tmp_path: Path, name: str) -> None:
+    pair = make_pair([name, "other"], 86400, now=NOW)
+    assert read_files(files(tmp_path, pair), SERVICE) == pair
+    (tmp_path / "ca.crt").unlink()
+    assert read_files(tmp_path, SERVICE).ca == b""
+
+
+def test_a_certificate_that_is_its_own_authority_is_used(tmp_path: Path) -> None:
+    pair = make_pair(["podbridge-admission.podbridge.svc"], 86400, now=NOW)
+    own = dataclasses.replace(pair, ca=pair.cert)
+    assert read_files(files(tmp_path, own), SERVICE) == own
+
+
+@pytest.mark.parametrize("names", [["podbridge.podbridge.svc"], ["127.0.0.1"], ["*.svc"]])
+def test_a_certificate_for_another_name_is_not_used(tmp_path: Path, names: list[str]) -> None:
+    files(tmp_path, pair := make_pair(names, 86400, now=NOW))
+    with pytest.raises(CertificateError, match=r"certDir: .*tls\.crt: .*a certificate for podbridge-admission\."):
+        read_files(tmp_path, SERVICE)
+    assert read_files(tmp_path, CONFIG) == pair  # behind a proxy
+
+
+@pytest.mark.parametrize("other", [b"", b"no certificate"])
+def test_an_authority_of_another_certificate_is_not_used(tmp_path: Path, other: bytes) -> None:
+    pair = make_pair(["podbridge-admission.podbridge.svc"], 86400, now=NOW)
+    wrong = other or make_pair(["x"], 86400, now=NOW).ca  # also for a moment, while an administrator copies the files
+    files(tmp_path, dataclasses.replace(pair, ca=wrong))
+    for config in (SERVICE, CONFIG):
+        with pytest.raises(CertificateError, match=r"certDir: .*ca\.crt: no certificate in it has signed tls\.crt"):
+            read_files(tmp_path, config)
 
 
 # --- rotation ---------------------------------------------------------------------------------------------------------

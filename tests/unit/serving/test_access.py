@@ -106,6 +106,19 @@ def test_a_replaced_certificate_is_served_and_a_bad_one_changes_nothing(tmp_path
     assert access.certificates.pair == replaced
 
 
+@pytest.mark.parametrize("text", [b"", b"no certificate"])
+def test_an_authority_of_clients_without_a_certificate_is_refused(tmp_path, text):
+    ca = private(tmp_path / "ca.crt", text)
+    with pytest.raises(ConfigError, match=r"--client-ca: .*ca\.crt has no certificate"):
+        ServerAccess(tls_files(tmp_path, client_ca=ca))
+    ca.write_bytes(Authority().pem)
+    access = ServerAccess(tls_files(tmp_path, client_ca=ca))
+    before = access.certificates.clients
+    ca.write_bytes(text)
+    access.refresh()  # the file is being written
+    assert access.certificates.clients == before
+
+
 def test_files_that_do_not_fit_are_refused(tmp_path):
     files = tls_files(tmp_path)
     for wrong in (Files(cert=files.cert), Files(key=files.key), Files(client_ca=files.cert)):

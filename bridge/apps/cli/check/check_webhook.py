@@ -13,7 +13,7 @@ from bridge.apps.cli.check.findings import Finding
 from bridge.apps.cli.session import CommandSession
 from bridge.errors import KubeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.resources import ADMISSION_POLICIES, MUTATING_WEBHOOKS, NAMESPACES, PODS
-from bridge.serving.certificates import expires
+from bridge.serving.certificates import authorities
 
 WHAT = "webhook"
 START = "start podbridge admission"
@@ -35,7 +35,9 @@ def webhook(session: CommandSession) -> Iterator[Finding]:
     if not bundle:
         yield Finding("warn", WHAT, "registered without a CA bundle", "restart podbridge admission")
         return
-    days = (expires(bundle) - time.time()) / 86400
+    # an older authority stays in the bundle until it expires
+    last = max((cert.not_valid_after_utc.timestamp() for cert in authorities(bundle)), default=0.0)
+    days = (last - time.time()) / 86400
     result = "ok" if days > 7 else "warn" if days > 0 else "FAIL"
     fix = "" if days > 7 else "renew the certificate, and restart podbridge admission"
     yield Finding(result, WHAT, f"registered; its CA expires in {days:.0f} days", fix)

@@ -188,6 +188,15 @@ def test_the_api_server_calls_the_webhook(answer, result, words):
     assert words in finding.found
 
 
+@pytest.mark.parametrize(("days", "result"), [((2, 90), "ok"), ((2, 3), "warn"), ((90, 2), "ok")])
+def test_an_authority_counts_until_the_last_one_expires(days, result):
+    pem = b"".join(make_pair(["x"], each * 86400, now=time.time()).cert for each in days)
+    bundle = {"webhooks": [{"clientConfig": {"caBundle": base64.b64encode(pem).decode()}}]}
+    kube = Kube({REGISTRATION: bundle, NAMESPACE: {}}, answer="slurm-bridge-scheduler")
+    registration, _ = run(check_webhook.webhook, session(kube))
+    assert registration.result == result
+
+
 def test_a_pod_that_requests_no_pool_may_keep_its_scheduler():
     annotations = {DEFAULT_SCHEDULER_REASON: "it requests no pool"}
     left = {"metadata": {"annotations": annotations}, "spec": {"schedulerName": "default-scheduler"}}
