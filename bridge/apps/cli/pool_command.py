@@ -118,7 +118,7 @@ def _add_to_release(
     server = pool_keys.find_server(kube, namespace)
     changed = pool_keys.add_to_release(kube, server, name, key, force=force, dry_run=dry_run)
     _say(f"ConfigMap {namespace}/{server.config_map}: {_done(name, changed=changed, dry_run=dry_run)}")
-    if (changed or force) and not dry_run:
+    if not dry_run and (changed or force or pool_keys.is_outdated(kube, server)):
         pool_keys.restart(kube, server, timeout)
         _say(f"StatefulSet {namespace}/{server.name}: restarted")
 

@@ -89,6 +89,15 @@ def add_to_release(kube: KubeClient, server: ReleaseServer, pool: str, key: str,
     return True
 
 
+def is_outdated(kube: KubeClient, server: ReleaseServer) -> bool:
+    """Whether the server's pod is older than the keys: an earlier command ended between the write and the restart."""
+    written = kube.get(CONFIGMAPS.path(server.namespace, server.config_map))["metadata"]
+    times = [str(entry.get("time") or "") for entry in written.get("managedFields") or ()]
+    changed = max([*times, str(written.get("creationTimestamp") or "")])
+    items = kube.get(PODS.path(server.namespace), {"labelSelector": server.labels})["items"]
+    return any(str(pod["metadata"].get("creationTimestamp") or "") < changed for pod in items)  # both of the API server
+
+
 def restart(kube: KubeClient, server: ReleaseServer, timeout: float) -> None:
     """Replace the server's pod, which reads the keys at its start; return when it is ready.
 

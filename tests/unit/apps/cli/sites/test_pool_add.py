@@ -28,9 +28,13 @@ def stateful_set(volumes=({"name": "keys", "configMap": {"name": "podbridge-nats
     }
 
 
+def moment(number):
+    return f"2026-12-01T10:00:{number:02}Z"
+
+
 def server_pod(uid):
     return {
-        "metadata": {"name": "podbridge-nats-0", "uid": uid},
+        "metadata": {"name": "podbridge-nats-0", "uid": f"uid-{uid}", "creationTimestamp": moment(uid)},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
 
@@ -40,6 +44,7 @@ class Kube:
 
     def __init__(self):
         self.sets, self.maps, self.uid, self.writes = [stateful_set()], {}, 1, []
+        self.interrupted = False
 
     def get(self, path, params=None):
         if path.endswith("/statefulsets"):
@@ -47,7 +52,7 @@ class Kube:
             return {"items": self.sets}
         if path == PODS:
             assert params["labelSelector"].endswith(",app.kubernetes.io/instance=podbridge")
-            return {"items": [server_pod(f"uid-{self.uid}")]}
+            return {"items": [server_pod(self.uid)]}
         if path in self.maps:
             return self.maps[path]
         raise KubeNotFoundError(path)
@@ -55,7 +60,8 @@ class Kube:
     def create(self, path, body, params=None):
         self.writes.append(("create", params))
         if params is None:
-            self.maps[f"{path}/{body['metadata']['name']}"] = body
+            metadata = body["metadata"] | {"managedFields": [{"time": moment(self.uid)}, {}]}
+            self.maps[f"{path}/{body['metadata']['name']}"] = body | {"metadata": metadata}
         return body
 
     def patch(self, path, body, *, kind, params=None):
@@ -63,8 +69,11 @@ class Kube:
         self.writes.append(("patch", params))
         if params is None:
             self.maps[path]["data"] |= body["data"]
+            self.maps[path]["metadata"]["managedFields"].append({"time": moment(self.uid)})
 
     def delete(self, path, body=None):
+        if self.interrupted:
+            raise KeyboardInterrupt
         assert (path, body) == (f"{PODS}/podbridge-nats-0", {"preconditions": {"uid": f"uid-{self.uid}"}})
         self.uid += 1
 
@@ -95,6 +104,21 @@ def test_the_same_key_again_changes_nothing(kube):
     done = add()
     assert (done.exit_code, kube.uid) == (0, 2)
     assert "has this key of pool site-a already" in done.output
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_server_that_has_not_read_the_key_is_restarted_by_the_same_command(kube, before):
+    if before:
+        add(pool="site-b", key=OTHER)
+    kube.uid, kube.interrupted = 5, True
+    assert add().exit_code != 0
+    kube.interrupted = False
+    kube.maps[MAP]["metadata"]["managedFields"][-1] = {"time": moment(6)}
+    done = add()
+    assert (done.exit_code, kube.uid) == (0, 6)
+    assert "has this key of pool site-a already" in done.output
+    assert "restarted" in done.output
+    assert "restarted" not in add().output
 
 
 def test_another_key_needs_force(kube):
