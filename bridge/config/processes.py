@@ -79,6 +79,12 @@ class ServingSection(Section):
     )
     metrics_port: Port | None = Field(names.METRICS_PORT, description="Port of /metrics; 0: a free port, null: none.")
 
+    @model_validator(mode="after")
+    def _different(self) -> ServingSection:
+        if self.health_port and self.health_port == self.metrics_port:
+            raise ValueError(f"metricsPort: {self.metrics_port} is healthPort, too; allowed: another port")
+        return self
+
 
 class LoggingSection(Section):
     """Logs, written to standard error."""

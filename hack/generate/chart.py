@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from bridge import names
 from bridge.config.hub import Config
 from generate.marked import ROOT, between
 
@@ -22,6 +23,7 @@ SCHEMA = CHART / "values.schema.json"
 README = CHART / "README.md"
 
 _AMOUNT = {"type": ["integer", "string", "null"], "pattern": "^[0-9]+%?$", "minimum": 0}
+_SECRET = {"type": "string", "pattern": f"^({names.DNS_LABEL}(\\.{names.DNS_LABEL})*)?$"}
 _PULL = ["Always", "IfNotPresent", "Never"]
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _TIMES = r"[0-9A-Za-z*]+(-[0-9A-Za-z]+)?(/[0-9]+)?"
@@ -46,7 +48,13 @@ RULES: dict[str, dict[str, Any]] = {
     "admission.managedNamespaceSelector": {"type": ["object", "null"]},
     "rbac.queues": {"type": ["boolean", "null"]},
     "rbac.race": {"type": ["boolean", "null"]},
-    "rbac.poolNamespaces": {"type": "array", "items": {"type": "string"}},
+    "rbac.poolNamespaces": {
+        "type": "array",
+        "uniqueItems": True,
+        "items": {"type": "string", "pattern": f"^{names.DNS_LABEL}$"},
+    },
+    "*.existingSecret": _SECRET,
+    "*.*.existingSecret": _SECRET,
     "image.pullPolicy": {"enum": _PULL},
     "image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
     "ipFamilyPolicy": {"enum": ["", "SingleStack", "PreferDualStack", "RequireDualStack"]},
@@ -86,7 +94,7 @@ def files() -> dict[Path, str]:
 def schema() -> str:
     """Return the schema of the values: types from the defaults, and ``config`` from the code.
 
-    No key is required and no default is applied: the chart merges ``config`` into what follows from the release.
+    No key of ``config`` is required and no default is applied: the chart merges it into what follows from the release.
     """
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     for part in defaults.values():
@@ -110,7 +118,10 @@ def _inferred(value: Any, path: str, described: Mapping[str, str]) -> dict[str, 
         return text | rule
     if isinstance(value, dict) and value and not any(_matches(path, pattern) for pattern in OPEN):
         below = {key: _inferred(each, f"{path}.{key}" if path else key, described) for key, each in value.items()}
-        return text | {"type": "object", "additionalProperties": False, "properties": below}
+        # Helm removes a key whose value is null, for example of a section without keys: templates would name no value
+        sections = [key for key, each in below.items() if "properties" in each and each["type"] == "object"]
+        required = {"required": sections} if sections else {}
+        return text | {"type": "object", "additionalProperties": False, **required, "properties": below}
     if value is None:
         raise ValueError(f"values.yaml: {path}: null says no type; add a rule to hack/generate/chart.py")
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
@@ -123,13 +134,18 @@ def _matches(path: str, pattern: str) -> bool:
     return len(keys) == len(wanted) and all(map(fnmatchcase, keys, wanted))
 
 
-def _renamed(value: Any) -> Any:
-    """Return a schema whose references name definitions with the prefix ``config.``, without defaults."""
+def _renamed(value: Any, *, named: bool = False) -> Any:
+    """Return a schema whose references name definitions with the prefix ``config.``, without defaults.
+
+    ``named``: the keys of ``value`` are names of fields, of which one is ``default``, too.
+    """
     if isinstance(value, dict):
         return {
-            key: each.replace("#/$defs/", "#/$defs/config.") if key == "$ref" else _renamed(each)
+            key: each.replace("#/$defs/", "#/$defs/config.")
+            if key == "$ref"
+            else _renamed(each, named=not named and key == "properties")
             for key, each in value.items()
-            if key != "default" or (isinstance(each, dict) and "type" in each)
+            if named or key != "default"
         }
     return [_renamed(each) for each in value] if isinstance(value, list) else value
 

@@ -23,6 +23,13 @@
 {{- fail (printf "config.admission.%s: %s is not allowed: the chart grants access to the names that follow from fullnameOverride; remove the key" $key (index $config.admission $key)) }}
 {{- end }}
 {{- end }}
+{{- $ports := dict "admission.port" ($config.admission).port "hints.port" ($config.hints).port "pools.kubeletPort" ($config.pools).kubeletPort }}
+{{- $ports = merge $ports (dict "serving.healthPort" ($config.serving).healthPort "serving.metricsPort" ($config.serving).metricsPort) }}
+{{- range $key, $port := $ports }}
+{{- if and (not (kindIs "invalid" $port)) (eq (int $port) 0) }}
+{{- fail (printf "config.%s: 0 is not allowed: Services and policies need its number; allowed: 1 to 65535" $key) }}
+{{- end }}
+{{- end }}
 {{- range $url := append ((($config.pools).nats).servers | default list) ($config.slurmRestApi | default "") }}
 {{- if contains "@" $url }}
 {{- fail (printf "config.slurmRestApi, config.pools.nats.servers: a URL at %s has a user, which is not allowed, since other users read it; allowed: a Secret in slurm.jwt or nats.client" (splitList "@" $url | last)) }}
@@ -126,6 +133,11 @@
 {{- end }}
 {{- if and (not $config.managedNamespaceSelector) (has .Release.Namespace ($config.managedNamespaces | default (list "slurm-bridge"))) }}
 {{- fail (printf "config.managedNamespaces: %s is the namespace of the release; its own pods could not start while the webhook is down; allowed: any other namespace" .Release.Namespace) }}
+{{- end }}
+{{- range $config.managedNamespaces }}
+{{- if and (not $config.managedNamespaceSelector) (has . (list "kube-system" "kube-public" "kube-node-lease")) }}
+{{- fail (printf "config.managedNamespaces: %s is not allowed: its pods could not start while the webhook is down; allowed: any namespace that is not of Kubernetes" .) }}
+{{- end }}
 {{- end }}
 {{- if and .Release.IsInstall .Values.controllers.enabled (include "podbridge.hasSlurm" .) (not (kindIs "bool" ($config.nodes | default dict).taint)) }}
 {{- fail (printf "config.nodes.taint is not set: podbridge would taint each node of Slurm with the effect NoExecute, which evicts all pods there that do not tolerate %s; `podbridge check --before-install --config FILE` names them. Set config.nodes.taint to true to evict them, or to false to set no taint: the nodes then are not guarded" "slinky.slurm.net/managed-node") }}

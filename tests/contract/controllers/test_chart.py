@@ -569,6 +569,15 @@ def test_the_secret_of_the_token_has_the_names_of_each_chart_of_slurm_bridge(
         (["slurm.tokenRenewal.schedule=daily"], "'daily' does not match pattern"),
         (["slurm.tokenRenewal.lifespan=60"], "minimum: got 60, want 3,600"),
         (["slurm.tokenRenewal.user=a b"], "'a b' does not match pattern"),
+        (["config.admission.port=0"], "config.admission.port: 0 is not allowed"),
+        (["config.serving.metricsPort=0"], "config.serving.metricsPort: 0 is not allowed"),
+        (["config.pools.kubeletPort=0"], "config.pools.kubeletPort: 0 is not allowed"),
+        (["config.managedNamespaces={a,kube-system}"], "config.managedNamespaces: kube-system is not allowed"),
+        (["rbac.poolNamespaces={a,a}"], "items at 0 and 1 are equal"),
+        (["rbac.poolNamespaces={A}"], "'A' does not match pattern"),
+        (["slurm.jwt.existingSecret=a b"], "'a b' does not match pattern"),
+        (["hints=null"], "missing property 'hints'"),
+        (["controllers.pdb=null"], "at '/controllers': missing property 'pdb'"),
         (["config.slurmRestApi=http://u:secret@slurm:6820"], "a URL at slurm:6820 has a user, which is not allowed"),
         (["config.pools.nats.servers={nats://u:secret@n:4222}"], "a URL at n:4222 has a user, which is not allowed"),
         (["config.partitoin=a"], "additional properties 'partitoin' not allowed"),
@@ -639,9 +648,9 @@ def test_redis_gets_the_signals_of_its_container(helm: str, tmp_path: Path) -> N
     ]
     (tmp_path / "redis-server").write_text('#!/bin/sh\necho "$$ $*"\ncat\n')
     (tmp_path / "redis-server").chmod(0o700)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REDIS_PASSWORD": "a$b`c"}
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REDIS_PASSWORD": "a$b`c \"'\\d#"}
     command = [*container["command"], "--save", "60"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         first, password = process.communicate(timeout=10)[0].splitlines()
     assert first == f"{process.pid} - --dir /data --appendonly yes --save 60", "the shell would get the signals"
-    assert password == "requirepass a$b`c"
+    assert password == 'requirepass "a$b`c \\"\'\\\\d#"'

@@ -66,6 +66,7 @@ def test_an_empty_file_is_the_defaults():
         ("admission: {url: 'http://a:9443'}", ["admission.url: must be https://HOST:PORT", "'http://a:9443'"]),
         ("admission: {url: 'https://:9443'}", ["admission.url: must be https://HOST:PORT"]),
         ("admission: {serviceNamespace: A}", ["admission.serviceNamespace: ", "'A'"]),
+        ("serving: {healthPort: 81, metricsPort: 81}", ["serving: metricsPort: 81 is healthPort, too"]),
         ("leaderElection: {namespace: ''}", ["leaderElection.namespace: ", "''"]),
         ("gres: {nvidia.com/gpu: 'gpu;a'}", ["gres.nvidia.com/gpu: ", "'gpu;a'"]),
         ("deviceClasses: {gpu.nvidia.com: ''}", ["deviceClasses.gpu.nvidia.com: ", "''"]),
