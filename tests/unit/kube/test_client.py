@@ -16,6 +16,7 @@ import pytest
 import urllib3
 
 from bridge import errors
+from bridge.errors import ConfigError
 from bridge.kube import kube_access
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import PODS, SECRETS
@@ -564,3 +565,22 @@ def test_importing_the_client_does_not_load_the_library() -> None:
 
     code = "import sys, bridge.kube.kube_client; sys.exit('kubernetes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=os.getcwd()).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a: [",
+        "[1]",
+        "current-context: 2024-99-99",
+        "{current-context: c, contexts: , clusters: , users: }",
+        "{current-context: c, contexts: [{name: c, context: {cluster: k}}], "
+        "clusters: [{name: k, cluster: {server: 5}}]}",
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=f"cannot load the connection to Kubernetes from {file}: "):
+        KubeClient.load(str(file), None, user_agent="test")
