@@ -186,6 +186,7 @@ class CurlClient:
         address, curl = self._address, pycurl.Curl()
         for option, value in (
             (pycurl.NOSIGNAL, 1),  # signals interrupt other threads
+            (pycurl.PATH_AS_IS, 1),  # an object named .. must not become a request for its collection
             (pycurl.MAXCONNECTS, 1),
             (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),
             (pycurl.LOW_SPEED_LIMIT, 1),

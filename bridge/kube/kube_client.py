@@ -24,6 +24,7 @@ from urllib.parse import urlencode
 import urllib3
 
 from bridge.clock import SYSTEM_CLOCK, Clock
+from bridge.errors import KubeNotFoundError
 from bridge.http.curl_client import Answer, CallError, HttpLimits
 from bridge.http.fencing import fence
 from bridge.kube import streams
@@ -123,6 +124,10 @@ class KubeClient:
 
     def get(self, path: str, params: Params | None = None, *, metadata_only: bool = False) -> Object:
         """GET an object or a list; with ``metadata_only``, without spec and status."""
+        if path.endswith(("/.", "/..")):
+            # a pod may name an owner, a ConfigMap or a Secret so, and the API server none: it refuses the request, and
+            # a client that shortens the path would read the collection or the namespace
+            raise KubeNotFoundError(f"GET {path}: no object has this name", status=404, kube_reason="NotFound")
         accept = JSON
         if metadata_only:
             kind = "PartialObjectMetadataList" if is_collection(path) else "PartialObjectMetadata"

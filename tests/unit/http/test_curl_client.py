@@ -63,6 +63,13 @@ def test_a_request_is_sent_once_although_the_server_closes_the_connection(server
     assert sent == [b"POST1", b"POST2", b"POST3", b"DELETE\n", b"POST3", b"GET\n", b"POST3"]
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_the_name_of_an_object_stays_a_step_of_the_path(server: Server, client: CurlClient, name: str) -> None:
+    """Users name ConfigMaps and owners freely, and peers of NuNet jobs: DELETE /jobs/.. must not reach the jobs."""
+    client.call("DELETE", f"/jobs/{name}", {}, None, HttpLimits(3, 5, 10, 1000))
+    assert server.requests[0].startswith(f"DELETE /jobs/{name} HTTP".encode())
+
+
 def test_a_connection_that_the_server_has_closed_is_replaced(server: Server, client: CurlClient) -> None:
     for _ in range(2):
         assert call(client, "POST", b"1")[0] == 200

@@ -43,6 +43,13 @@ def test_verbs(api: FakeApi, client: KubeClient) -> None:
     assert client.server == api.url
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_no_object_has_a_name_that_would_shorten_the_path(api: FakeApi, client: KubeClient, name: str) -> None:
+    with pytest.raises(errors.KubeNotFoundError, match="no object has this name"):
+        client.get(SECRETS.path("ns", name))
+    assert api.requests == []
+
+
 @pytest.mark.parametrize(
     ("kind", "content_type"),
     [
