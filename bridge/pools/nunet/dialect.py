@@ -29,7 +29,12 @@ LEAST_FREE_VRAM = 0.9
 """Share of the VRAM of a GPU that must be free for it to count: a driver and a desktop use some of an idle GPU."""
 MOST_PEERS = 10_000
 _MOST_GPUS = 64
+_MOST_KINDS = 4
+"""Kinds of GPU of one peer: the virtual node has at most 100 resources, and anyone can run peers."""
 _MOST_SERVICES = 1000
+_MOST_CPUS, _MOST_MHZ = 2**20, 2**40
+_MOST_RAM = 2**28
+"""MiB. A peer that states more of a resource counts as one without it: the sum of all peers has to be a quantity."""
 _LONGEST = 1024
 _MEBI = 2**20
 _DURATION = re.compile(r"(?:([0-9.]+)h)?(?:([0-9.]+)m)?(?:([0-9.]+)s)?")
@@ -72,7 +77,8 @@ def peers(answer: object) -> list[Peer]:
     if answer and not any(isinstance(entry, dict) for entry in answer):
         raise SiteError("the DMS's list of peers has no peer")
     parsed_peers = (_peer(entry) for entry in answer[:MOST_PEERS] if isinstance(entry, dict))
-    return [peer for peer in parsed_peers if peer is not None]
+    # each id once: a job that one peer shows twice is not a job of two peers
+    return [*{peer.id: peer for peer in reversed([*filter(None, parsed_peers)])}.values()][::-1]
 
 
 def _peer(entry: Mapping[str, Any]) -> Peer | None:
@@ -82,16 +88,17 @@ def _peer(entry: Mapping[str, Any]) -> Peer | None:
     amounts = entry.get("available_resources")
     amounts = amounts if isinstance(amounts, dict) else {}
     cards = [_gpu(card) for card in _dicts(entry.get("gpu_info"))[:_MOST_GPUS]]
+    kinds = [*dict.fromkeys(kind for kind, _ in cards)][:_MOST_KINDS]
     return Peer(
         id=peer_id,
         available=entry.get("is_available") is True,
         free=Resources(
-            cpus=Decimal(int(_amount(amounts.get("vcpu")))),
-            memory=int(_amount(amounts.get("ram"))) * _MEBI,
-            mhz=Decimal(int(_amount(amounts.get("tot_cpu_hz")))),
-            gpus=dict(Counter(kind for kind, is_free in cards if is_free)),
+            cpus=Decimal(int(_amount(amounts.get("vcpu"), _MOST_CPUS))),
+            memory=int(_amount(amounts.get("ram"), _MOST_RAM)) * _MEBI,
+            mhz=Decimal(int(_amount(amounts.get("tot_cpu_hz"), _MOST_MHZ))),
+            gpus=dict(Counter(kind for kind, is_free in cards if is_free and kind in kinds)),
         ),
-        gpu_kinds=frozenset(kind for kind, _ in cards),
+        gpu_kinds=frozenset(kinds),
         price=_amount(amounts.get("ntx_price")) or None,
         services=tuple(_service(job) for job in _dicts(entry.get("services"))[:_MOST_SERVICES]),
     )
@@ -105,8 +112,8 @@ def _gpu(card: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _service(entry: Mapping[str, Any]) -> Service:
-    row_id = _text(entry.get("ID"))  # a number alone is that of a row in the peer's own database
-    job = next((text for key in _JOB_KEYS[:5] if (text := _text(entry.get(key)))), "" if row_id.isdigit() else row_id)
+    row_id = _id(entry.get("ID"))  # a number alone is that of a row in the peer's own database
+    job = next((text for key in _JOB_KEYS[:5] if (text := _id(entry.get(key)))), "" if row_id.isdigit() else row_id)
     texts = frozenset(value[:_LONGEST] for value in entry.values() if isinstance(value, str) and value)
     return Service(job, _text(entry.get("JobStatus")), _text(entry.get("LogURL")), texts)
 
@@ -135,7 +142,7 @@ def submitted_job(answer: object) -> str:
         text = _text(answer)
         return text if _BARE_ID.fullmatch(text) else ""  # any other text may be the page of a proxy
     data = answer["data"] if isinstance(answer.get("data"), dict) else answer
-    return next((text for key in _JOB_KEYS if (text := _text(data.get(key)))), "")
+    return next((text for key in _JOB_KEYS if (text := _id(data.get(key)))), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,15 +281,21 @@ def _text(value: object) -> str:
     return str(value).strip()[:_LONGEST] if isinstance(value, str) or abs(value) < 2**63 else ""
 
 
-def _amount(value: object) -> float:
-    """Return a number that is not negative; 0 for everything else. Numbers in texts are accepted."""
+def _id(value: object) -> str:
+    """Return the id of a job; empty for one that is no step of a path: ``..`` would name another request."""
+    text = _text(value)
+    return "" if text in (".", "..") else text
+
+
+def _amount(value: object, most: float = 1e15) -> float:
+    """Return a number from 0 to ``most``; 0 for everything else. Numbers in texts are accepted."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return 0.0
     try:
         number = float(value)
     except (ValueError, OverflowError):
         return 0.0
-    return number if 0 <= number < 1e15 else 0.0
+    return number if 0 <= number <= most else 0.0
 
 
 def seconds(value: object) -> float | None:

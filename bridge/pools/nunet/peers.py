@@ -13,6 +13,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -47,8 +48,8 @@ class Service:
 
     def names(self, uid: str) -> bool:
         """Whether a text contains the UID as a whole word."""
-        word = re.compile(rf"(?<![0-9A-Za-z]){re.escape(uid)}(?![0-9A-Za-z])")
-        return any(uid in text and word.search(text) for text in self.texts)
+        texts = [text for text in self.texts if uid in text]  # peers may state a million services
+        return any(re.search(rf"(?<![0-9A-Za-z]){re.escape(uid)}(?![0-9A-Za-z])", text) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +63,11 @@ class Resources:
     gpus: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Resources) -> Resources:
-        return self._with(other, 1)
+        return total([self, other])
 
     def __sub__(self, other: Resources) -> Resources:
-        return self._with(other, -1)
-
-    def _with(self, other: Resources, sign: int) -> Resources:
-        gpus = {k: self.gpus.get(k, 0) + sign * other.gpus.get(k, 0) for k in {*self.gpus, *other.gpus}}
-        return Resources(
-            self.cpus + sign * other.cpus,
-            self.memory + sign * other.memory,
-            self.mhz + sign * other.mhz,
-            gpus={kind: count for kind, count in sorted(gpus.items()) if count},
-        )
+        gpus = {kind: -count for kind, count in other.gpus.items()}
+        return total([self, Resources(-other.cpus, -other.memory, -other.mhz, gpus=gpus)])
 
     def lacks(self, requested: Resources) -> str:
         """Return what is too small for ``requested``, or an empty text."""
@@ -96,7 +89,9 @@ class Resources:
         """Return the amounts as Kubernetes quantities by resource."""
         amounts = {CPU: str(max(int(self.cpus), 0)), MEMORY: mebibytes(max(self.memory, 0))}
         amounts[MHZ] = str(max(int(self.mhz), 0))
-        return amounts | {f"nunet.io/gpu.{kind}": str(max(count, 0)) for kind, count in self.gpus.items()}
+        # the most frequent first: a virtual node has a limited number of resources
+        kinds = sorted(self.gpus.items(), key=lambda entry: (-entry[1], entry[0]))
+        return amounts | {f"nunet.io/gpu.{kind}": str(max(count, 0)) for kind, count in kinds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +143,13 @@ def _selects(group: NunetGroupSection, peer: Peer) -> bool:
 
 
 def total(amounts: Iterable[Resources]) -> Resources:
-    """Return the sum."""
-    return sum(amounts, Resources())
+    """Return the sum, in one pass: thousands of peers may each have other kinds of GPU."""
+    cpus, memory, mhz, gpus = Decimal(0), 0, Decimal(0), Counter[str]()
+    for each in amounts:
+        cpus, memory, mhz = cpus + each.cpus, memory + each.memory, mhz + each.mhz
+        for kind, count in each.gpus.items():
+            gpus[kind] += count
+    return Resources(cpus, memory, mhz, gpus={kind: count for kind, count in sorted(gpus.items()) if count})
 
 
 def labels(amounts: Mapping[str, Resources]) -> dict[str, str]:

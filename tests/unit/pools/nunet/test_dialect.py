@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import SiteError
-from bridge.pools.nunet import dialect
+from bridge.pools.nunet import dialect, peers
 from bridge.pools.nunet.peers import Resources
 from cluster.systems import dms
 from tests.examples import json_values
@@ -29,6 +29,37 @@ def test_a_gpu_with_too_little_free_vram_does_not_count():
     told["gpu_info"][1]["free_vram"] = 9900
     (peer,) = dialect.peers([told])
     assert peer.free.gpus["nvidia.rtx.3080.10gb"] == 3
+
+
+@pytest.mark.parametrize("resource", ["vcpu", "ram", "tot_cpu_hz"])
+def test_no_peer_makes_the_sum_of_all_peers_more_than_a_quantity(resource):
+    told = [{"peer_id": f"Qm{number}", "available_resources": {resource: 9e14}} for number in range(3)]
+    told += [{"peer_id": "QmHonest", "available_resources": {"vcpu": 8, "ram": 1024, "tot_cpu_hz": 24_000}}]
+    summed = peers.total(peer.free for peer in dialect.peers(told))
+    assert summed == Resources(8, 2**30, 24_000)
+
+
+def test_a_peer_has_few_kinds_of_gpu():
+    told = dms.published_peers()[2]
+    told["gpu_info"] = [{"name": f"rtx x{number}", "tot_vram": 1024, "free_vram": 1024} for number in range(64)]
+    (peer,) = dialect.peers([told])
+    assert (len(peer.gpu_kinds), peer.gpu_kinds) == (4, peer.free.gpus.keys())
+
+
+def test_a_peer_that_is_listed_twice_is_one_peer():
+    told = dms.published_peers()[2]
+    other = {**told, "services": [{"ID": "n5"}]}
+    found = dialect.peers([{**told, "peer_id": "QmA"}, told, other, {**told, "peer_id": "QmB"}])
+    assert [peer.id for peer in found] == ["QmA", "QmPeer3", "QmB"]
+    assert found[1].services == ()
+
+
+@pytest.mark.parametrize("text", [".", ".."])
+def test_an_id_that_is_no_step_of_a_path_is_none(text):
+    """The peer that has a job states its id, and a client of HTTP shortens ``DELETE /jobs/..``."""
+    assert dialect.submitted_job({"job_id": text}) == ""
+    (peer,) = dialect.peers([{"peer_id": "Qm", "services": [{"ID": text, "job_id": text, "ServiceName": "u-1"}]}])
+    assert peer.services[0].job == ""
 
 
 @given(JSON | st.lists(st.dictionaries(KEYS, JSON, max_size=9), max_size=4))

@@ -10,6 +10,7 @@ from bridge.pools.nunet import dialect, peers
 from bridge.pools.nunet.peers import Peer, PeerList, Placed, Resources, refusal
 from bridge.pools.nunet.submissions import Submissions
 from cluster.systems import dms
+from tests.counted import Count, Text
 
 GIB = 2**30
 CARD = "nvidia.rtx.3080.10gb"
@@ -134,3 +135,19 @@ def test_a_peer_is_in_the_first_group_that_selects_it():
 def test_no_peers_are_no_resources():
     assert peers.total([]).quantities() == {"cpu": "0", "memory": "0Mi", "nunet.io/cpu.mhz": "0"}
     assert peers.labels({})["nunet.io/largest-peer-cpu"] == "0"
+
+
+def test_the_work_for_a_sum_grows_with_the_number_of_peers():
+    """Anyone can run peers: a quadratic sum over 1,000 with GPUs of their own took 74 s in each ping."""
+    count = Count()
+    kinds = [Text(f"nvidia.x{number}.1gb", count) for number in range(400)]
+    summed = peers.total(Resources(gpus={kind: 1}) for kind in kinds)
+    assert (len(summed.gpus), summed.gpus[kinds[7]]) == (400, 1)
+    assert count.value < 20 * len(kinds)
+
+
+def test_the_most_frequent_gpus_are_announced_first():
+    """A virtual node has 100 resources at most: kinds that a peer invents do not displace those that many have."""
+    found = Resources(gpus={"amd.a.1gb": 1, "nvidia.b.1gb": 3, "nvidia.c.1gb": 1})
+    names = [name for name in found.quantities() if name.startswith("nunet.io/gpu.")]
+    assert names == ["nunet.io/gpu.nvidia.b.1gb", "nunet.io/gpu.amd.a.1gb", "nunet.io/gpu.nvidia.c.1gb"]
