@@ -17,6 +17,8 @@ Object = dict[str, Any]
 GROUP = "kueue.x-k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
 """Versions of Kueue's API that podbridge writes, the preferred one first."""
+LARGEST = 2**63 - 1
+"""Kubernetes' own limit of quantities. Kueue counts in integers of this size, CPUs in thousandths."""
 Amounts = Mapping[str, Fraction]
 Quota = tuple[str, Amounts, Amounts | None]
 """Flavor, nominal quota, borrowing limit (``None``: none) per resource; resources without a limit have none."""
@@ -92,7 +94,7 @@ def omitted(quotas: Sequence[Quota]) -> list[str]:
 def text(resource: str, amount: Fraction) -> str:
     """Return a quantity, rounded down: CPUs to 1/1000, others to whole numbers."""
     # rounded down: the quota must not exceed what the pools offer
-    thousandths = math.floor(amount * 1000)
+    thousandths = min(math.floor(amount * 1000), LARGEST if resource == "cpu" else 1000 * LARGEST)
     if resource == "cpu" and thousandths % 1000:
         return f"{thousandths}m"
     return str(thousandths // 1000)

@@ -155,15 +155,24 @@ class _Plan:
 
     def _flavor(self, name: str, body: Object) -> str:
         """Plan the write of a ResourceFlavor if it differs; return why it cannot be used, else an empty text."""
+        if problem := self._second(name):
+            return problem
+        return "" if self._apply(body, self.view.flavors.get(name)) else "not of this MasterQueue"
+
+    def _second(self, name: str) -> str:
+        """Return why a ResourceFlavor cannot be used again: Kueue refuses a queue that names it twice."""
         if name in self.names:
             return "another flavor of this MasterQueue has a ResourceFlavor of this name: rename one of them"
         self.names.add(name)
-        return "" if self._apply(body, self.view.flavors.get(name)) else "not of this MasterQueue"
+        return ""
 
     def _administrators(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
         if flavor.name not in self.view.flavors:
             reason = f"ResourceFlavor {flavor.name} does not exist"
             self.states.append(FlavorState(flavor.name, flavor.name, "", "Missing", reason))
+            return []
+        if problem := self._second(flavor.name):
+            self.states.append(FlavorState(flavor.name, flavor.name, "", "Conflict", problem))
             return []
         self.states.append(FlavorState(flavor.name, flavor.name, "", "Offered", ""))
         quotas.append((flavor.name, {"pods": _ANY_PODS, **flavor.cap}, None))

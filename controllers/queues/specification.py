@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from typing import Any, Literal
 from bridge.errors import BridgeError
 from bridge.workload import node_ownership
 from bridge.workload.quantity import parse
+from controllers.queues.manifests import LARGEST
 
 Object = Mapping[str, Any]
 
@@ -26,8 +27,6 @@ STOP_POLICIES = {
 IGNORED = ("natsConnector", "natsSubject", "virtualNode")
 """Fields of ``natsFlavor`` of older manifests without a meaning: podbridge knows the pools and their nodes."""
 KINDS = ("poolFlavor", "natsFlavor", "slurmFlavor", "localFlavor")
-LARGEST = 2**63 - 1
-"""Kubernetes' own limit of quantities."""
 _WEEK = 7 * 86400
 LONGEST_NAME = 253
 """Kubernetes' limit of the name of an object, in characters."""
@@ -128,14 +127,19 @@ def _check(flavors: Sequence[Flavor], queue_name: str, template: Object) -> None
                     f"spec.flavors[{number}].name: the ResourceFlavor would have the name {name!r}; "
                     f"allowed: at most {LONGEST_NAME} characters"
                 )
-    for name, count in Counter(flavor.name for flavor in flavors).items():
-        if count > 1:
-            raise SpecificationError(f"spec.flavors: name {name!r} occurs more than once; allowed: once")
+        _check_once(f"spec.flavors[{number}].canLendTo: queue", (lending.queue for lending in flavor.lending))
+    _check_once("spec.flavors: name", (flavor.name for flavor in flavors))
     lending = [lending for flavor in flavors for lending in flavor.lending]
     if lending and not template.get("cohort"):
         raise SpecificationError("spec.template.cohort: is missing; queues of canLendTo borrow within a cohort")
     if any(each.queue == queue_name for each in lending):
         raise SpecificationError(f"spec.flavors: canLendTo names {queue_name!r}, the queue of this MasterQueue itself")
+
+
+def _check_once(path: str, names: Iterable[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise SpecificationError(f"{path} {name!r} occurs more than once; allowed: once")
 
 
 def _entries(path: str, value: Any) -> list[Object]:

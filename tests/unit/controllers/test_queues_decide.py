@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.clock import rfc3339
+from bridge.workload.quantity import parse
 from controllers.queues import manifests, specification
 from controllers.queues.queue_decide import QueuesView, decide
 from controllers.queues.queue_status import Apply, Delete, Evict, SetStatus
@@ -34,6 +35,18 @@ def master(name="batch", flavors=None, **spec):
         "metadata": {"name": name, "uid": f"uid-{name}", "generation": 1, "resourceVersion": "1"},
         "spec": {"flavors": flavors, **spec},
     }
+
+
+def check_as_kueue(queue):
+    """Refuse what Kueue's webhook and the schema of a ClusterQueue refuse, and quantities that Kueue cannot count."""
+    for group in queue["spec"]["resourceGroups"]:
+        flavors, covered = group["flavors"], group["coveredResources"]
+        assert 0 < len(flavors) == len({flavor["name"] for flavor in flavors}), "a flavor occurs once"
+        assert all([entry["name"] for entry in flavor["resources"]] == covered for flavor in flavors)
+        for entry in (entry for flavor in flavors for entry in flavor["resources"]):
+            unit = Fraction(1, 1000) if entry["name"] == "cpu" else 1
+            amounts = [parse(entry[key]) for key in ("nominalQuota", "borrowingLimit") if key in entry]
+            assert all(0 <= Fraction(amount) / unit < 2**63 for amount in amounts), entry
 
 
 @dataclass
@@ -67,6 +80,8 @@ class Kube:
                 case Apply(owner, body, _) if body["metadata"]["name"] in self.refused:
                     self.failures[owner["metadata"]["uid"]] = f"{body['kind']} {body['metadata']['name']}: 422"
                 case Apply(_, body, _):
+                    if body["kind"] == "ClusterQueue":
+                        check_as_kueue(body)
                     name, namespace = body["metadata"]["name"], body["metadata"].get("namespace")
                     stored = {**body, "metadata": {**body["metadata"], "uid": f"uid-of-{name}"}}
                     place = self._place(body["kind"])
@@ -750,6 +765,10 @@ def test_fields_of_older_manifests_are_accepted_and_explained():
         ({"name": "x", "poolFlavor": {"pools": ["a"]}, "nominalQuota": {"cpu": "x"}}, "cpu: 'x' is no quantity"),
         ({"name": "x", "poolFlavor": {"pools": ["a"]}, "nominalQuota": {"cpu": -1}}, "cpu: -1 is not allowed"),
         ({"name": "x", "poolFlavor": {"pools": ["a"]}, "canLendTo": [{"queue": "q"}]}, "cohort: is missing"),
+        (
+            {"name": "x", "poolFlavor": {"pools": ["a"]}, "canLendTo": [{"queue": "q"}, {"queue": "q"}]},
+            r"spec.flavors\[0\].canLendTo: queue 'q' occurs more than once",
+        ),
         ({"name": "x", "localFlavor": {}}, r"needs nominalQuota or localFlavor\.nodeLabels"),
         ({"name": "x", "slurmFlavor": {"nodeLabels": {"a": 1}}}, "allowed: values by label"),
         ({"name": "x", "slurmFlavor": {"nodeLabels": dict.fromkeys("abcdefghi", "")}}, "allowed: at most 8"),
@@ -809,6 +828,26 @@ def test_two_flavors_do_not_share_a_resource_flavor():
     found = [(item["name"], item["state"]) for item in kube.queues[0]["status"]["flavors"]]
     assert found == [("eu", "Offered"), ("eu-west", "Conflict")]
     assert kube.decide() == []
+
+
+def test_a_flavor_of_the_administrator_and_one_of_a_pool_do_not_share_a_resource_flavor():
+    """Kueue refuses a queue that names a flavor twice, so the quotas of all its pools would stay as they are."""
+    flavors = [
+        {"name": "nats", "poolFlavor": {"pools": ["a"]}},
+        {"name": "batch-nats-a", "localFlavor": {}, "nominalQuota": {"cpu": 4}},
+    ]
+    kube = Kube([master(flavors=flavors)], [node("a")]).settle()
+    assert kube.order() == ["batch-nats-a"]
+    found = [(item["name"], item["state"]) for item in kube.queues[0]["status"]["flavors"]]
+    assert found == [("nats", "Offered"), ("batch-nats-a", "Conflict")]
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "quota"), [("memory", "1e20", 2**63 - 1), ("cpu", "1e19", 2**63 // 1000)]
+)
+def test_a_quota_is_a_number_that_kueue_can_count(resource, amount, quota):
+    kube = Kube([master()], [node("a", **{resource: amount})]).settle()
+    assert int(parse(kube.quota("batch-nats-a", resource=resource)["nominalQuota"])) == quota
 
 
 @pytest.mark.parametrize("expression", ["a{4294967296}", "(" * 200, "a" * 257])
