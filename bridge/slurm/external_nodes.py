@@ -82,12 +82,12 @@ def conf_line(node: ExternalNode, cluster: str) -> str:
 def mark(node: ExternalNode, cluster: str) -> str:
     """Return the feature by which podbridge recognizes the node: the installation and a hash of all values."""
     values = hashlib.sha256(json.dumps(astuple(node)).encode()).hexdigest()[:8]
-    return f"{_owner(cluster)}-{values}"
+    return f"{owner_mark(cluster)}-{values}"
 
 
 def is_owned(node: Node, cluster: str) -> bool:
     """Whether this installation has created the node."""
-    owner = _owner(cluster)
+    owner = owner_mark(cluster)
     return "EXTERNAL" in node.states and any(feature.rpartition("-")[0] == owner for feature in node.features)
 
 
@@ -101,7 +101,8 @@ def is_idle(node: Node) -> bool:
     return "IDLE" in node.states and node.states.isdisjoint({"ALLOCATED", "MIXED", "COMPLETING"})
 
 
-def _owner(cluster: str) -> str:
+def owner_mark(cluster: str) -> str:
+    """Return the name of the installation ``cluster`` in Slurm."""
     uid, installation = cluster[:_UID], cluster[_UID:].lstrip("-")
     return f"{MARK_PREFIX}{uid.partition('-')[0]}{f'.{installation}' if installation else ''}"
 

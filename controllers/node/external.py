@@ -93,7 +93,29 @@ def orphans(view: NodeSyncView, claimed: Iterable[str]) -> Iterator[tuple[KubeNo
     claimed_names = set(claimed)
     for slurm_node in view.snapshot.nodes.values():
         if slurm_node.name not in claimed_names and external_nodes.is_owned(slurm_node, view.cluster):
-            yield {"apiVersion": "v1", "kind": "Node", "metadata": {"name": slurm_node.name}}, slurm_node
+            yield _named(slurm_node), slurm_node
+
+
+def abandoned(view: NodeSyncView, claimed: Iterable[str]) -> Iterator[tuple[KubeNode, Node]]:
+    """Yield the cloud nodes that podbridge has drained and Slurm has stopped, and that no Kubernetes node claims.
+
+    Their cordon went with the Node object, as Kubernetes deletes it with the machine. Slurm would never start them.
+    """
+    claimed_names, mark = set(claimed), drain_mark(view.cluster)
+    for slurm_node in view.snapshot.nodes.values():
+        is_off = {"CLOUD", "POWERED_DOWN"} <= slurm_node.states and slurm_node.name not in claimed_names
+        # the mark: the node of another cluster may still be cordoned there
+        if is_off and is_ours(slurm_node) and slurm_node.reason.endswith(mark):
+            yield _named(slurm_node), slurm_node
+
+
+def drain_mark(cluster: str) -> str:
+    """Return the end of the reason of a drain, which names the installation."""
+    return f" [{external_nodes.owner_mark(cluster)}]"
+
+
+def _named(slurm_node: Node) -> KubeNode:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": slurm_node.name}}
 
 
 def orphan_plan(node: KubeNode, slurm_node: Node) -> Plan:

@@ -43,7 +43,7 @@ class NodeActor:
             case node_actions.Drain():
                 cause = action.reason.removeprefix(names.DRAIN_REASON_PREFIX).strip()
                 text = f"drained Slurm node {action.slurm_node}: {cause}"
-                self._set_drain(action, "DRAIN", action.reason, text)
+                self._set_drain(action, "DRAIN", action.reason + external.drain_mark(self._cluster), text)
             case node_actions.Undrain():
                 text = f"resumed Slurm node {action.slurm_node}: the cause of podbridge's drain is over"
                 self._set_drain(action, "UNDRAIN", external.RESUME_REASON, text)

@@ -3,7 +3,8 @@
 The side that drains a node is the side that resumes it. A drain in Slurm whose reason begins with ``slurm-bridge:``
 mirrors a cordon and is removed with it. Any other drain belongs to Slurm's administrator: it is mirrored as a cordon
 with the annotation ``bridge.vk.io/slurm-reason``, and podbridge never removes it. If a user uncordons a node that is
-still drained in Slurm, it stays uncordoned: the annotation shows that the drain was mirrored already.
+still drained in Slurm, it stays uncordoned: the annotation shows that the drain was mirrored already. The drain of
+a cloud node that Slurm has stopped is removed when Kubernetes deletes the Node object, and its cordon with it.
 
 A node that another scheduler has taken, or that the configuration gives to another installation
 (:mod:`bridge.workload.node_ownership`), is left alone.
@@ -95,6 +96,10 @@ def decide(view: NodeSyncView) -> NodeDecision:
             continue
         actions += [*plan.actions, *drain]
         plans.append(plan)
+    if view.version.node_updates:
+        # every node of Kubernetes: one that this installation does not manage may still have its cordon
+        off = external.abandoned(view, map(slurm_name, view.nodes))
+        actions += [Undrain(node, slurm_node.name) for node, slurm_node in off]
     counts = {state: sum(plan.state == state for plan in plans) for state in external.STATES}
     return NodeDecision(actions, counts, taken)
 

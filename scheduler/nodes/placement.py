@@ -263,7 +263,8 @@ def expected(
         if name in nodes or not states.is_asleep(in_slurm.states):
             continue
         if name in remembered:
-            yield eligibility.once_up(remembered[name])
+            # a cordon goes with the Node object, also one that mirrored a drain
+            yield replace(eligibility.once_up(remembered[name]), cordoned=False)
         elif "CLOUD" in in_slurm.states:
             yield eligibility.unseen(name)
 

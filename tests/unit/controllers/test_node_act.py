@@ -46,7 +46,9 @@ def test_the_reason_of_a_resumed_node_is_not_that_of_a_drain():
 @pytest.mark.parametrize(("states", "reason"), [("IDLE+DRAIN", "disk"), ("ALLOCATED+POWERING_UP", "")])
 def test_a_node_that_has_changed_since_the_decision_is_not_drained(states, reason):
     assert carry_out(Slurm(states, reason), node_actions.Drain(KUBE_NODE, "n1", OURS)) == []
-    assert carry_out(Slurm("ALLOCATED"), node_actions.Drain(KUBE_NODE, "n1", OURS)) == [("DRAIN", OURS)]
+    assert carry_out(Slurm("ALLOCATED"), node_actions.Drain(KUBE_NODE, "n1", OURS)) == [
+        ("DRAIN", f"{OURS} [podbridge-c]")
+    ]
 
 
 @pytest.mark.parametrize(("asleep", "value"), [(True, "true"), (False, None)])

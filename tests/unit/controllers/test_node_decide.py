@@ -229,3 +229,32 @@ def test_nodes_have_the_labels_of_their_partitions_if_configured():
     released = parse("nodes: {partitionLabels: true}\npartition: cpu\npartitions: [cpu]")
     assert changes({gpu: "true"}, released) == [{gpu: None}], "before the taint is removed"
     assert changes({}, released) == ["Taint"]
+
+
+CLOUD_OFF = "IDLE+CLOUD+POWERED_DOWN+DRAIN"
+MARK = external.drain_mark("1a2b3c4d-0000-4000-8000-000000000000")
+
+
+@pytest.mark.parametrize(
+    ("states", "reason", "nodes", "wanted"),
+    [
+        (CLOUD_OFF, OURS + MARK, (), ["Undrain"]),
+        (CLOUD_OFF, OURS + MARK, (node(cordoned=True),), []),
+        (CLOUD_OFF, OURS + MARK, (node(cordoned=True, taints=({**TAINT, "value": "others"},)),), []),
+        (CLOUD_OFF, OURS + external.drain_mark("99999999-0000"), (), []),
+        (CLOUD_OFF, OURS, (), []),
+        (CLOUD_OFF, f"disk{MARK}", (), []),
+        ("IDLE+CLOUD+POWERED_DOWN", OURS + MARK, (), []),
+        ("IDLE+CLOUD+POWERING_DOWN+DRAIN", OURS + MARK, (), []),
+        ("IDLE+POWERED_DOWN+DRAIN", OURS + MARK, (), []),
+        ("IDLE+CLOUD+DRAIN", OURS + MARK, (), []),
+    ],
+)
+def test_the_drain_of_a_cloud_node_whose_machine_and_node_object_are_gone_is_over(states, reason, nodes, wanted):
+    """A cordoned node that Slurm stopped, and that Kubernetes deleted with its machine, was never started again."""
+    snapshot = Snapshot(sequence=1, nodes={"n1": in_slurm(states, reason)})
+    view = NodeSyncView(list(nodes), snapshot, VERSION, Config(), "1a2b3c4d-0000-4000-8000-000000000000")
+    found = [type(action).__name__ for action in node_decide.decide(view).actions]
+    assert [name for name in found if name in ("Undrain", "Drain")] == wanted
+    old = NodeSyncView(list(nodes), snapshot, NO_UPDATES, Config(), view.cluster)
+    assert "Undrain" not in [type(action).__name__ for action in node_decide.decide(old).actions]

@@ -59,6 +59,8 @@ REMEMBERED = {"n1": kube_node()}
         (CLOUD_OFF, REMEMBERED, {"nodeSelector": {"zone": "a"}}, True),
         (CLOUD_OFF, REMEMBERED, {"nodeSelector": {"zone": "b"}}, False),
         (CLOUD_OFF, REMEMBERED, {"cpu": "9"}, False),
+        (CLOUD_OFF, {"n1": kube_node(unschedulable=True)}, {}, True),  # its cordon was deleted with it
+        (CLOUD_OFF, {"n1": kube_node(taints=[GPU_TAINT])}, {}, False),
         (CLOUD_OFF, None, {"cpu": "9"}, True),  # never seen: it takes pods that choose no node
         (CLOUD_OFF, None, {"nodeSelector": {"zone": "a"}}, False),
         ("IDLE+POWERED_DOWN", None, {}, False),  # no node of a cloud
