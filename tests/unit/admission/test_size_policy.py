@@ -112,6 +112,7 @@ def test_an_annotation_above_its_maximum_is_refused_by_name(name: str, source: s
         ("gres", {**FITS, GPU: "3"}, {}),
         ("timelimit", FITS, {"activeDeadlineSeconds": 7201}),
         ("timelimit", FITS, {"activeDeadlineSeconds": 60, "terminationGracePeriodSeconds": 31536000}),
+        ("timelimit", FITS, {"activeDeadlineSeconds": 7201, "terminationGracePeriodSeconds": -7320}),
     ],
 )
 def test_requests_and_deadlines_of_the_pod_count_as_its_annotations(

@@ -82,6 +82,13 @@ def test_the_grace_period_alone_does_not_exceed_the_limit_of_the_partition():
     assert limit(7200, 30, 60) == 120, "Slurm refuses it: the deadline itself is too late"
 
 
+@pytest.mark.parametrize("grace", [-1, -60, -120, -(2**63), 2**63 - 1])
+def test_no_grace_period_makes_a_time_limit_that_slurm_reads_as_none(grace):
+    """-1, or 2**32 - 1, is no limit for Slurm; Kubernetes treats a negative grace period as one of a second."""
+    limit = ask(pod(activeDeadlineSeconds=60, terminationGracePeriodSeconds=grace)).time_limit
+    assert limit == 2 if grace < 0 else 2 <= limit < 2**31
+
+
 @given(st.integers(1, 10**6), st.integers(0, 10**4), st.integers(0, 10**4))
 def test_a_time_limit_has_the_deadline_and_as_much_of_the_grace_period_as_fits(seconds, grace, longest):
     the_pod = pod(activeDeadlineSeconds=seconds, terminationGracePeriodSeconds=grace)
