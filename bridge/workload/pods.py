@@ -10,8 +10,8 @@ from bridge.errors import UnexpectedError
 from bridge.workload import tolerations
 
 Pod = Mapping[str, Any]
-# Slurm's job ids are unsigned numbers of 32 bits
-_JOB_ID_DIGITS = 10
+_JOB_ID_DIGITS, _HIGHEST_JOB_ID = 8, 0x03FFFFFF
+"""The largest job id outside of a federation (MAX_JOB_ID in slurm.h)."""
 FINISHED = ("Succeeded", "Failed")
 DEFAULT_GRACE = 30
 """Seconds of ``terminationGracePeriodSeconds`` that the API server sets."""
@@ -37,7 +37,11 @@ def job_id(pod: Pod) -> int | None:
     text = (metadata.get("annotations") or {}).get(names.JOB_ID_ANNOTATION)
     if text is None:
         text = (metadata.get("labels") or {}).get(names.JOB_ID_LABEL, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _JOB_ID_DIGITS else None
+    if not (text.isascii() and text.isdigit() and len(text) <= _JOB_ID_DIGITS):
+        return None
+    # a poll requests the jobs on pods together, and a number that is no id must not spoil the request
+    number = int(text)
+    return number if 0 < number <= _HIGHEST_JOB_ID else None
 
 
 def owner_reference(pod: Pod) -> dict[str, str] | None:
