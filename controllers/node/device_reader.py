@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from bridge.clock import Clock
 from bridge.config.hub import Config
+from bridge.core import isolation
 from bridge.core.workers import Workers
 from bridge.errors import KubeForbiddenError
 from bridge.kube.discovery import list_if_served
@@ -33,7 +34,7 @@ class DeviceReader:
         self._table = {name: kind for name, kind in config.device_classes.items() if kind != CPU}
         self._period = config.nodes.external_devices
         self._clock = clock
-        self._read_at = -math.inf
+        self._read_at = self._missing_at = -math.inf
         self._refused = False
         self.gres_by_node: Mapping[str, NodeGres] | None = {} if self._table else None
         """The gres by the name of the node in Kubernetes; a node that was not read yet is missing.
@@ -43,17 +44,24 @@ class DeviceReader:
         """
 
     def request(self, nodes: Sequence[str], workers: Workers) -> None:
-        """Let a worker read the devices of these nodes, if the period is over, or after a second if a node is new."""
-        elapsed = self._clock.monotonic() - self._read_at
-        read_nodes = None if self._refused else self.gres_by_node
-        has_new_node = read_nodes is not None and any(name not in read_nodes for name in nodes)
-        if self._table and nodes and elapsed >= (AGAIN if has_new_node else self._period):
+        """Let a worker read the devices of these nodes if the period is over, and those of new nodes after a second."""
+        now, known = self._clock.monotonic(), self.gres_by_node
+        if not self._table or not nodes:
+            return
+        if now - self._read_at >= self._period:
             workers.submit("devices", lambda: self._read(nodes), 7, kind="devices")
+        elif known is not None and not self._refused and now - self._missing_at >= AGAIN:
+            # these alone: the driver of one node may never complete its devices
+            missing = [name for name in nodes if name not in known]
+            if missing:
+                workers.submit("devices", lambda: self._read(missing, known), 7, kind="devices")
 
-    def _read(self, nodes: Sequence[str]) -> None:
+    def _read(self, nodes: Sequence[str], others: Mapping[str, NodeGres] | None = None) -> None:
         previous = self.gres_by_node or {}
         # before the requests: an API server that refuses them is asked once in a period
-        self._read_at = self._clock.monotonic()
+        self._missing_at = self._clock.monotonic()
+        if others is None:
+            self._read_at = self._missing_at
         try:
             classes = list_if_served(self._kube, DEVICE_CLASSES)
             if classes is None:
@@ -61,13 +69,15 @@ class DeviceReader:
                     log.info("devices of external nodes are not counted: resource.k8s.io/v1 is not served")
                 self.gres_by_node = None
                 return
-            gres_by_node: dict[str, NodeGres] = {}
+            gres_by_node = dict(others or {})
             selectors = self._selectors(classes)
             for name in nodes:
                 slices = self._kube.get(RESOURCE_SLICES.path(), {"fieldSelector": f"spec.nodeName={name}"})["items"]
                 try:
                     gres_by_node[name] = node_gres.count(claimed_devices.of_node(slices, name), selectors, self._table)
-                except DevicesNotReadyError:  # the driver is publishing them
+                except Exception as error:
+                    if not isinstance(error, DevicesNotReadyError):  # the driver is publishing them
+                        isolation.report("node", name, error)
                     if name in previous:
                         gres_by_node[name] = previous[name]
         except KubeForbiddenError as error:  # may be temporary: keep the counts, else nodes would lose their gres

@@ -65,3 +65,41 @@ def test_one_refusal_at_the_start_leaves_the_nodes_unknown():
 
 def test_a_node_without_devices_has_none():
     assert list(read(KubeAnswers(default=NO_DEVICES))) == ["worker-7"]
+
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+def slice_of(pool):
+    return {"items": [{"spec": {"nodeName": "worker-8", "driver": "gpu.nvidia.com", "pool": pool, "devices": []}}]}
+
+
+class Slices(KubeAnswers):
+    """The ResourceSlices of node worker-8, which counts the reads by node; no other node has any."""
+
+    def __init__(self, answer):
+        super().__init__(default=NO_DEVICES)
+        self.answer, self.nodes = answer, []
+
+    def get(self, path, params=None, **options):
+        if path != SLICES:
+            return super().get(path, params, **options)
+        self.nodes.append(params["fieldSelector"].removeprefix("spec.nodeName="))
+        return self.answer if self.nodes[-1] == "worker-8" else NO_DEVICES
+
+
+INCOMPLETE, MALFORMED = slice_of({"name": "p", "resourceSliceCount": 2}), slice_of({})
+
+
+@pytest.mark.parametrize("answer", [INCOMPLETE, MALFORMED], ids=["incomplete", "malformed"])
+def test_a_node_whose_driver_never_completes_its_devices_costs_its_own_requests_alone(answer, isolates):
+    server = Slices(answer)
+    reader, clock = reader_of(server)
+    for _ in range(60):
+        reader.request(["worker-7", "worker-8"], ImmediateWorkers())
+        clock.advance(1)
+    assert list(reader.gres_by_node) == ["worker-7"]
+    assert (server.nodes.count("worker-7"), server.nodes.count("worker-8")) == (2, 60)
+    server.answer = NO_DEVICES
+    reader.request(["worker-7", "worker-8"], ImmediateWorkers())
+    assert list(reader.gres_by_node) == ["worker-7", "worker-8"]
