@@ -119,7 +119,8 @@ def _has_failed(state: ContainerState) -> bool:
 
 
 def _containers(pod: Pod, answer: PodStatus, init_entries: Iterable[Mapping[str, Any]]) -> _Containers:
-    main = {str(entry.get("name")): _container(entry) for entry in answer.containers}
+    entries = {str(entry.get("name")): entry for entry in answer.containers}
+    main = {name: _container(entry) for name, entry in entries.items()}
     init = {str(entry.get("name")): _container(entry) for entry in init_entries}
     # of a pod that is gone, the caller may know only the identity
     names = [str(each["name"]) for each in (pod.get("spec") or {}).get("containers") or ()] or list(main)
@@ -127,8 +128,7 @@ def _containers(pod: Pod, answer: PodStatus, init_entries: Iterable[Mapping[str,
         raise SiteError(f"the plugin's answer lacks container {lacking[0]!r}")
     if not names:
         raise SiteError("the plugin's answer has no containers")
-    known = {*names}
-    over = all(_is_over(entry) for entry in answer.containers if _is_named(entry, known))
+    over = all(_is_over(entries[name]) for name in names)
     return _Containers(list(init.values()), [main[name] for name in names], over)
 
 

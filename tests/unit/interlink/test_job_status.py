@@ -94,6 +94,12 @@ def test_a_container_that_never_ran():
     assert (state.state, state.ended) == ("waiting", None)
 
 
+def test_a_container_without_a_name_that_runs_is_no_end_of_a_job_whose_pod_is_gone():
+    gone = {"metadata": POD["metadata"]}
+    entries = [{**entry, "name": None} for entry in told("running").containers[:1]]
+    assert job_status(gone, changed(containers=entries, init_containers=[]), "").phase == "running"
+
+
 def test_a_sidecar_that_runs():
     answer = told("running").model_copy(
         update={"init_containers": [{"name": "fetch", "state": {"terminated": {"exitCode": 0, "reason": SIDECAR}}}]}
