@@ -211,6 +211,8 @@ class _Plan:
         """Evict the workloads of a pool that has been silent for long, if the MasterQueue says so."""
         if flavor.evict_after is None or offer.state != "held" or offer.reason != offers.SILENT:
             return
+        if not offer.since:  # an administrator may patch a condition without its time, which says nothing then
+            return
         silence = self.view.now - offer.since + self.view.silent_after
         used = any(manifests.is_used(queue, name) for queue in self.view.cluster_queues.values())
         # off by default: nobody knows what runs at a silent site, so the first attempt may run beside the next one

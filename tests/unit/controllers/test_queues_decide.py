@@ -291,6 +291,17 @@ def test_workloads_of_a_pool_that_is_silent_for_long_are_evicted_if_the_manifest
     assert not [action for action in kube.decide() if isinstance(action, Evict)]
 
 
+def test_a_silence_of_unknown_length_evicts_nothing():
+    flavors = [{"name": "n", "poolFlavor": {"pools": ["a"], "evictAfter": 600}}]
+    kube = Kube([master(flavors=flavors)], [node("a")]).settle()
+    kube.nodes[0] = node("a", ready="False", reason="SiteSilent")
+    kube.nodes[0]["status"]["conditions"][0]["lastTransitionTime"] = None
+    kube.settle()
+    kube.used("batch-n-a")
+    assert kube.quota("batch-n-a")["nominalQuota"] == "0"
+    assert not [action for action in kube.decide() if isinstance(action, Evict)]
+
+
 def test_a_cordoned_pool_is_held():
     kube = Kube([master()], [node("a")])
     kube.nodes[0]["spec"]["unschedulable"] = True
