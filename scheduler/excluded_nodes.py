@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 
 from bridge.clock import Clock
+from bridge.core.grouping import grouped
 from bridge.slurm.models import Job, JobPart, ObservedJob
 from bridge.slurm.states import is_pending
 from scheduler.group_actions import Action, Exclude, Pod
@@ -122,10 +123,8 @@ class QueueHead:
 
 def head(jobs: Mapping[int, ObservedJob]) -> Set[int]:
     """Return the ids of the first ``HEAD`` pending jobs of podbridge in each partition."""
-    jobs_by_partition: dict[str, list[Job]] = {}
-    for observed in jobs.values():
-        if not observed.missing and is_pending(observed.job.states):
-            jobs_by_partition.setdefault(observed.job.partition, []).append(observed.job)
+    pending = (each.job for each in jobs.values() if not each.missing and is_pending(each.job.states))
+    jobs_by_partition = grouped((job.partition, job) for job in pending)
     return {job.job_id for queue in jobs_by_partition.values() for job in sorted(queue, key=start_order)[:HEAD]}
 
 

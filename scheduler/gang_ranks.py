@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bridge.core.grouping import grouped
 from bridge.workload import links, places, pods, remote_gangs
 from bridge.workload.remote_gangs import Place
 from scheduler.group_states import Pod
@@ -113,9 +114,7 @@ def assign(waiting: Sequence[Pod], slots: Mapping[str, int | None], gang: Gang) 
             if uid not in ranks and rank is not None and rank in free and gang.fits(shapes.get(uid, ""), rank):
                 del free[rank]
                 ranks[uid] = rank
-    free_of_shape: dict[str, list[int]] = {}
-    for rank in reversed(free):
-        free_of_shape.setdefault(gang.shapes[rank] if gang.shapes else "", []).append(rank)
+    free_of_shape = grouped((gang.shapes[rank] if gang.shapes else "", rank) for rank in reversed(free))
     for uid in map(pods.uid, waiting):
         if uid not in ranks and (left := free_of_shape.get(shapes[uid] if gang.shapes else "")):
             ranks[uid] = left.pop()

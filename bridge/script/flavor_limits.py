@@ -11,6 +11,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Protocol
 
+from bridge.core.grouping import grouped
 from bridge.script.settings import BuildSettings, Flavor
 from bridge.workload import quantity
 
@@ -89,9 +90,7 @@ def group_refusal(members: Iterable[Sized], config: BuildSettings) -> str:
 
     The pods of each flavor count for its limits. Raises ``ValueError`` for a limit that is no quantity.
     """
-    by_flavor: dict[str, list[Sized]] = {}
-    for member in members:
-        by_flavor.setdefault(member.flavor, []).append(member)
+    by_flavor = grouped((member.flavor, member) for member in members)
     for flavor in config.flavors:
         requested = total(by_flavor.get(flavor.name, ()))
         limits = of_group(flavor, is_default=flavor.name == config.default_flavor)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
+from bridge.core.grouping import grouped
 from bridge.core.job_lifecycle import State
 from bridge.errors import BatchError, SiteRefusedError
 from bridge.logs import kv
@@ -54,11 +55,8 @@ class BatchList:
         # before the query: a job that is submitted during it may be missing in the answer
         requested_at = self._clock.monotonic()
         jobs = self._batch.jobs()
-        living_ids: dict[str, list[str]] = {}
-        for job in jobs.values():
-            if job.phase != "ended":
-                living_ids.setdefault(job.uid, []).append(job.id)
-        self._requested_at, self._living = requested_at, living_ids
+        self._living = grouped((job.uid, job.id) for job in jobs.values() if job.phase != "ended")
+        self._requested_at = requested_at
         return jobs
 
     def refuse_foreign(self, uid: str, folder: Folder, known_ids: Collection[str] = ()) -> None:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from bridge import job_ends
 from bridge.clock import Clock
+from bridge.core.grouping import grouped
 from bridge.core.isolation import isolated
 from bridge.core.job_lifecycle import Event
 from bridge.errors import BatchError
@@ -91,7 +92,10 @@ class Watcher:
             os.close(descriptor)
             return False
         with self.folder_problems.noted("read all jobs"):
-            self._begin()
+            self._adopt_or_remove(self.index.load())
+            # the other submitters answer snapshots with these numbers: they must be those of this leader
+            self._note()
+            log.info("leader", extra=kv(submitter=self.name, jobs=len(self.index.entries)))
             # last: from here on, the other threads poll, publish and act
             self._leadership = descriptor
             return True
@@ -104,12 +108,6 @@ class Watcher:
             if self._leadership is not None:
                 os.close(self._leadership)
                 self._leadership = None
-
-    def _begin(self) -> None:
-        self._adopt_or_remove(self.index.load())
-        # the other submitters answer snapshots with these numbers: they must be those of this leader
-        self._note()
-        log.info("leader", extra=kv(submitter=self.name, jobs=len(self.index.entries)))
 
     def _note(self) -> None:
         """Write the numbers of the last events for the other submitters."""
@@ -162,7 +160,8 @@ class Watcher:
         else:
             self._set_problem("")
             with self.folder_problems.noted("compare the lists of jobs"):
-                self._compare(listed_jobs, requested_at, asked_at)
+                self.actions.listed_at = requested_at
+                self._compare(listed_jobs, asked_at)
         with self.folder_problems.noted("run actions"):
             self._reread()
             self._gangs.run()
@@ -184,56 +183,43 @@ class Watcher:
             log.info("the batch system answers again")
         self.problem = problem
 
-    def _compare(self, listed_jobs: dict[str, BatchJob], requested_at: float, asked_at: float) -> None:
-        self.actions.owners, self.actions.listed_at = {job.id: job.uid for job in listed_jobs.values()}, requested_at
-        jobs_by_uid: dict[str, list[BatchJob]] = {}
-        for job in listed_jobs.values():
-            jobs_by_uid.setdefault(job.uid, []).append(job)
-        surplus: list[str] = []
-        vanished: dict[str, Entry] = {}
+    def _compare(self, listed: dict[str, BatchJob], asked_at: float) -> None:
+        """Record what a list says of each job, and cancel surplus batch jobs; ``asked_at``: when it was requested."""
+        self.actions.owners = {job.id: job.uid for job in listed.values()}
+        jobs_by_uid = grouped((job.uid, job) for job in listed.values())
+        surplus, vanished = list[str](), dict[str, Entry]()
         for uid in tuple(self.index.open):
             with isolated("site", uid):
-                entry = self.index.entries.get(uid)
-                # the batch system has no job of a pod that runs in the job of its group
-                if entry is None or entry.record.end_confirmed or entry.record.meta.place is not None:
-                    continue
-                jobs_of_uid = jobs_by_uid.get(uid, ())
-                # replaced jobs may still be listed while they end: they are neither this job nor surplus
-                ids = {entry.record.job_id, *entry.record.meta.replaced}
-                if any(job.id not in ids for job in jobs_of_uid) or (
-                    entry.record.started_job and not entry.record.job_id
-                ):
-                    identified, other_ids = self._identify(uid, jobs_of_uid)
-                    if identified is None:
-                        continue
-                    entry, surplus = identified, surplus + other_ids
-                job_id = entry.record.job_id
-                # an id that was assigned again belongs to another pod, or to no pod of podbridge
-                if job_id in listed_jobs and listed_jobs[job_id].uid == uid:
-                    if entry.lifecycle.is_absent:
-                        entry.lifecycle = entry.lifecycle.shown(Event.QUEUED, asked_at)
-                    self.index.observe(uid, listed_jobs[job_id])
-                # a job that was submitted after the request may be missing in the answer
-                elif job_id and entry.lifecycle.answered_at < asked_at:
-                    vanished[job_id] = entry
-        unknown_uids = {job.uid for job in listed_jobs.values() if job.phase != "ended"} - self.index.entries.keys()
+                entry, other_ids = self._find_job(uid, jobs_by_uid.get(uid, ()))
+                surplus += other_ids
+                if entry is not None and self._is_missing_in(listed, entry, asked_at):
+                    vanished[entry.record.job_id] = entry
+        unknown_uids = {job.uid for job in listed.values() if job.phase != "ended"} - self.index.entries.keys()
         forgotten_uids = self._folder.all_forgotten() if unknown_uids else set()
         # a batch job without a record may belong to another folder of this pool: only a released one is cancelled
         for uid in unknown_uids & forgotten_uids:
             with isolated("site", uid):
                 if self._folder.job(uid).read() is None:  # else the job of another owner, which has not released it
                     surplus += [job.id for job in jobs_by_uid[uid] if job.phase != "ended"]
-        self._find_ends(vanished, requested_at, asked_at)
+        self._find_ends(vanished, asked_at)
         if surplus:
             log.warning("surplus batch jobs cancelled", extra=kv(ids=",".join(surplus)))
             self.actions.cancel(surplus)
 
-    def _identify(self, uid: str, listed: Sequence[BatchJob]) -> tuple[Entry | None, list[str]]:
-        """Find the batch job of a job among those that are ``listed`` for its UID, and write its id down.
+    def _find_job(self, uid: str, listed: Sequence[BatchJob]) -> tuple[Entry | None, list[str]]:
+        """Return the entry of a job that the list should have, and the ids of other batch jobs, to be cancelled."""
+        entry = self.index.entries.get(uid)
+        # the batch system has no job of a pod that runs in the job of its group
+        if entry is None or entry.record.end_confirmed or entry.record.meta.place is not None:
+            return None, []
+        # replaced jobs may still be listed while they end: they are neither this job nor surplus
+        ids = {entry.record.job_id, *entry.record.meta.replaced}
+        if any(job.id not in ids for job in listed) or (entry.record.started_job and not entry.record.job_id):
+            return self._identify(uid, listed)
+        return entry, []
 
-        Return the entry of the job, ``None`` while a request is submitting or replacing it, and the ids of other batch
-        jobs of the UID, which are to be cancelled.
-        """
+    def _identify(self, uid: str, listed: Sequence[BatchJob]) -> tuple[Entry | None, list[str]]:
+        """Do so for a job with an id to write down; ``None`` while a request is submitting or replacing it."""
         try:
             with self._folder.locked(uid, wait=False):
                 entry = self.index.refresh(uid)
@@ -254,8 +240,22 @@ class Watcher:
             log.warning("the id of a batch job is not stored yet", extra=kv(job=uid, why=error.strerror))
             return None, []
 
-    def _find_ends(self, vanished: dict[str, Entry], now: float, asked_at: float) -> None:
+    def _is_missing_in(self, listed: dict[str, BatchJob], entry: Entry, asked_at: float) -> bool:
+        """Record the state of a job that is listed; return whether a submitted one is not."""
+        job_id = entry.record.job_id
+        job = listed.get(job_id)
+        # an id that was assigned again belongs to another pod, or to no pod of podbridge
+        if job is None or job.uid != entry.record.uid:
+            # a job that was submitted after the request may be missing in the answer
+            return bool(job_id) and entry.lifecycle.answered_at < asked_at
+        if entry.lifecycle.is_absent:
+            entry.lifecycle = entry.lifecycle.shown(Event.QUEUED, asked_at)
+        self.index.observe(job.uid, job)
+        return False
+
+    def _find_ends(self, vanished: dict[str, Entry], asked_at: float) -> None:
         """Find out how jobs ended that the batch system no longer lists."""
+        now = self._clock.time()
         ids_to_query = [
             job_id
             for job_id, entry in vanished.items()
@@ -271,27 +271,27 @@ class Watcher:
                 lost_after *= UNHEARD
                 log.warning("no records of ended jobs", extra=kv(why=error))
         for job_id, entry in vanished.items():
-            with isolated("site", entry.record.uid):
-                uid = entry.record.uid
-                past_job = past_jobs.get(job_id)
+            uid, past_job = entry.record.uid, past_jobs.get(job_id)
+            with isolated("site", uid):
                 if past_job is not None and past_job.uid == uid:  # else the id was assigned again
                     self.index.observe(uid, past_job)
-                    continue
-                entry.lifecycle = entry.lifecycle.denied(asked_at, lost_after)
-                # the script may have recorded its end since its directory was last read
-                current = self.index.refresh(uid)
-                if current is None or job_id in current.record.meta.replaced:
-                    continue
-                lost_job = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
-                if current.record.final:
-                    self.index.observe(uid, replace(lost_job, reason="", by_itself=True))
-                elif _left_its_array(current, asked_at, arrays):
-                    message = (
-                        "the job was cancelled while it waited: the batch system keeps no record of it in its array"
-                    )
-                    self.index.observe(uid, replace(lost_job, reason=job_ends.CANCELLED.site_reason, message=message))
-                elif is_missing(current.record) or current.lifecycle.is_lost:
-                    self._handle_lost(current, lost_job)
+                else:
+                    entry.lifecycle = entry.lifecycle.denied(asked_at, lost_after)
+                    self._find_end_without_record(uid, job_id, asked_at, arrays)
+
+    def _find_end_without_record(self, uid: str, job_id: str, asked_at: float, arrays: Set[str]) -> None:
+        # the script may have recorded its end since its directory was last read
+        entry = self.index.refresh(uid)
+        if entry is None or job_id in entry.record.meta.replaced:
+            return
+        lost_job = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
+        if entry.record.final:
+            self.index.observe(uid, replace(lost_job, reason="", by_itself=True))
+        elif _left_its_array(entry, asked_at, arrays):
+            message = "the job was cancelled while it waited: the batch system keeps no record of it in its array"
+            self.index.observe(uid, replace(lost_job, reason=job_ends.CANCELLED.site_reason, message=message))
+        elif is_missing(entry.record) or entry.lifecycle.is_lost:
+            self._handle_lost(entry, lost_job)
 
     def _listed_arrays(self) -> set[str]:
         """Return the arrays of which the batch system has listed a job, or a record without an index."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from bridge.core.grouping import grouped
 from bridge.slurm.models import CONFIRMATIONS, HIGHEST_ID, Job, ObservedJob, Snapshot
 from bridge.slurm.poll_state import UNREAD, Answers, Expected, Identity, PollState, States, identity, is_same
 from bridge.slurm.query_plan import changed_jobs
@@ -298,11 +299,8 @@ def observed(before: ObservedJob | None, job: Job, began: float) -> ObservedJob:
 
 def by_uid(jobs: Mapping[int, ObservedJob]) -> dict[str, tuple[int, ...]]:
     """Return the ids of the jobs of each pod UID and of each key of a group, lowest id first."""
-    ids_by_key: dict[str, list[int]] = {}
-    for job_id in sorted(jobs):
-        link = jobs[job_id].job.link
-        for key in link.keys if link else ():
-            ids_by_key.setdefault(key, []).append(job_id)
+    links = ((job_id, jobs[job_id].job.link) for job_id in sorted(jobs))
+    ids_by_key = grouped((key, job_id) for job_id, link in links if link is not None for key in link.keys)
     return {key: tuple(ids) for key, ids in ids_by_key.items()}
 
 

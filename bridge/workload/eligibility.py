@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bridge import names
+from bridge.core.grouping import grouped
 from bridge.workload import pods, resources
 from bridge.workload.resources import PODS, Resources, allocatable
 from bridge.workload.tolerations import Covers, exceeds, remembered
@@ -116,10 +117,7 @@ def rivals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
 
 def _rivals(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """Return the rivals of nodes, from their names in Slurm and in Kubernetes."""
-    claims: dict[str, list[str]] = {}
-    for in_slurm, name in named:
-        claims.setdefault(in_slurm, []).append(name)
-    shared = [sorted(claimants) for claimants in claims.values() if len(claimants) > 1]
+    shared = [sorted(claimants) for claimants in grouped(named).values() if len(claimants) > 1]
     return {name: tuple(n for n in claimants if n != name) for claimants in shared for name in claimants}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from bridge import names
 from bridge.core import isolation
+from bridge.core.grouping import grouped
 from bridge.slurm import states
 from bridge.slurm.models import JobLink, PodRef, Snapshot
 from bridge.workload import groups, pods, resources
@@ -121,10 +122,7 @@ def shape_for(shapes: Iterable[str]) -> Callable[[Pod], str]:
 
 def by_shape(members: Iterable[Pod], shape_of: Callable[[Pod], str] = shape) -> dict[str, list[Pod]]:
     """Return the pods of each shape; the shapes in the order in which they appear."""
-    pods_by_shape: dict[str, list[Pod]] = {}
-    for pod in members:
-        pods_by_shape.setdefault(shape_of(pod), []).append(pod)
-    return pods_by_shape
+    return grouped((shape_of(pod), pod) for pod in members)
 
 
 @lru_cache(maxsize=32768)  # the text differs between members: a decision needs the keys of all pods

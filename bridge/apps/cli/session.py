@@ -12,6 +12,7 @@ from bridge.apps.cli import hub_config
 from bridge.apps.cli.connection_options import ConnectionOptions
 from bridge.clock import duration, rfc3339
 from bridge.config.hub import Config, jwt_source
+from bridge.core.grouping import grouped
 from bridge.errors import BridgeError, KubeError, KubeForbiddenError
 from bridge.kube.discovery import cluster_id
 from bridge.kube.kube_access import current_namespace
@@ -233,9 +234,7 @@ class CommandSession:
         """Return the pods of the pod's group. A command lists the pods of a namespace for this once."""
         namespace = pod["metadata"]["namespace"]
         if namespace not in self._members_by_namespace:
-            by_key: dict[str, list[Pod]] = {}
-            for one in self.pods(namespace):
-                by_key.setdefault(links.key(one), []).append(one)
+            by_key: dict[str, list[Pod]] = grouped((links.key(one), one) for one in self.pods(namespace))
             self._members_by_namespace[namespace] = by_key
         return self._members_by_namespace[namespace].get(links.key(pod), [])
 

@@ -14,6 +14,7 @@ from bridge.apps.view import pod_view
 from bridge.apps.view.pod_view import PodView
 from bridge.apps.view.records import SlurmJobRecord
 from bridge.apps.view.wait_reasons import BINDING, NOT_PROCESSED
+from bridge.core.grouping import grouped
 from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job, JobLink, Node, PodRef
@@ -39,9 +40,7 @@ def records(
     disagrees; it is empty if both sides agree.
     """
     by_uid = {pods.uid(pod): pod for pod in all_pods}
-    members: dict[str, list[PodRef]] = {}
-    for pod in by_uid.values():
-        members.setdefault(links.key(pod), []).append(translate.pod_ref(pod))
+    members = grouped((links.key(pod), translate.pod_ref(pod)) for pod in by_uid.values())
     listed: set[str] = set()
     result = []
     for job in jobs:
@@ -61,10 +60,8 @@ def records(
 
 def of_pods(all_pods: Iterable[pods.Pod]) -> list[SlurmJobRecord]:
     """Return a record for each job that a pod names, for a user who may not read Slurm: it has what the hub wrote."""
-    by_job: dict[int, list[pods.Pod]] = {}
-    for pod in all_pods:
-        if (job_id := pods.job_id(pod)) is not None and not pods.is_finished(pod):
-            by_job.setdefault(job_id, []).append(pod)
+    live = (pod for pod in all_pods if not pods.is_finished(pod))
+    by_job = grouped((job_id, pod) for pod in live if (job_id := pods.job_id(pod)) is not None)
     return [_of_pods(members) for _, members in sorted(by_job.items())]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from bridge import clock, gres_text
 from bridge.apps.view.records import Usage
+from bridge.core.grouping import grouped
 from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Node
@@ -101,10 +102,7 @@ def lines(answers: Sequence[Room]) -> list[str]:
     """Return the answers as lines: those that fit first, nodes with the same answer together."""
     result = []
     for answer in ANSWERS:
-        same: dict[str, list[str]] = {}
-        for room in answers:
-            if room.answer == answer:
-                same.setdefault(room.text, []).append(room.node)
+        same = grouped((room.text, room.node) for room in answers if room.answer == answer)
         texts = sorted(same, key=lambda text: -len(same[text])) if answer == NEVER else list(same)
         for text in texts[:SHOWN]:
             names = same[text]

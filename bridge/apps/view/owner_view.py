@@ -10,6 +10,7 @@ from bridge import names
 from bridge.apps.view import pod_counts, pod_view
 from bridge.apps.view.pod_view import FAILED, RUNNING, STARTING, SUCCEEDED, WAITING, PodView
 from bridge.apps.view.records import WorkloadRecord
+from bridge.core.grouping import grouped
 from bridge.kube.resources import Resource
 from bridge.workload.kinds import job_kinds, pod_group_kinds
 from bridge.workload.kinds.kind import number
@@ -147,10 +148,8 @@ def of(kind: OwnerKind, manifest: Manifest, views: Sequence[PodView], events: It
 
 def records(kind: OwnerKind, manifests: Iterable[Manifest], pods: Iterable[Pod]) -> list[WorkloadRecord]:
     """Return a record for each owner without a controller of its own: its progress and why most of its pods wait."""
-    by_owner: dict[tuple[str, str], list[PodView]] = {}
-    for pod in pods:
-        if name := (pod["metadata"].get("labels") or {}).get(kind.label):
-            by_owner.setdefault((pod["metadata"]["namespace"], name), []).append(pod_view.of(pod))
+    named = ((pod, (pod["metadata"].get("labels") or {}).get(kind.label)) for pod in pods)
+    by_owner = grouped(((pod["metadata"]["namespace"], name), pod_view.of(pod)) for pod, name in named if name)
     result: list[WorkloadRecord] = []
     for manifest in manifests:
         metadata = manifest["metadata"]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bridge.apps.view import wait_reasons
 from bridge.apps.view.pod_view import FAILED, RUNNING, STARTING, STATES, SUCCEEDED, WAITING, PodView
+from bridge.core.grouping import grouped
 
 BAR = (SUCCEEDED, RUNNING, STARTING, WAITING, FAILED)
 """The order of the states in a bar of progress."""
@@ -69,12 +70,8 @@ class Workload:
 
 def workloads(rows: Iterable[PodView]) -> list[Workload]:
     """Return the workloads of pods, those with pods that have not ended first, then the newest first."""
-    groups: dict[tuple[str, str], list[PodView]] = {}
-    for row in rows:
-        if row.owner:
-            groups.setdefault((row.namespace, row.owner), []).append(row)
     result = []
-    for (namespace, name), members in groups.items():
+    for (namespace, name), members in grouped(((row.namespace, row.owner), row) for row in rows if row.owner).items():
         first = next(iter(reasons(members)), None)
         created = min(row.times.created for row in members)
         why = (first.name, first.text) if first is not None else ("", "")
@@ -92,12 +89,8 @@ def counts(rows: Iterable[PodView]) -> dict[str, int]:
 
 def reasons(rows: Iterable[PodView]) -> list[Reason]:
     """Return why pods wait, the most frequent reason first."""
-    groups: dict[str, list[PodView]] = {}
-    for row in rows:
-        if row.state == WAITING:
-            groups.setdefault(row.reason, []).append(row)
     result = []
-    for name, members in groups.items():
+    for name, members in grouped((row.reason, row) for row in rows if row.state == WAITING).items():
         oldest = min(members, key=lambda row: (row.times.created, row.namespace, row.name))
         result.append(Reason(name, len(members), oldest.message, oldest))
     return sorted(result, key=lambda reason: (-reason.count, reason.name))

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
+from bridge.core.grouping import grouped
 from bridge.core.isolation import isolated
 from bridge.core.job_lifecycle import State
 from bridge.errors import BatchError, BatchUnknownOutcomeError
@@ -99,11 +100,11 @@ class ArraySubmission:
             self._is_recovered = True
         self._collect()
         for waiting in tuple(self._waiting.values()):
-            if waiting.is_due(self._clock.monotonic(), longest):
+            now = self._clock.monotonic()
+            if waiting.is_due(now, longest):
+                waiting.retry_at = now + RETRY  # also after an unexpected error
                 with isolated("site", waiting.uids[0] if waiting.uids else ""):
                     self._submit_all(waiting)
-                    continue
-                waiting.retry_at = self._clock.monotonic() + RETRY
 
     def resubmit(self, record: JobRecord) -> None:
         """Find the jobs of the array of a pod after a submission without an answer; raises :class:`BatchError`.
@@ -150,15 +151,14 @@ class ArraySubmission:
     # --- the pods that wait -------------------------------------------------------------------------------------------
     def _collect(self) -> None:
         """Sort the pods that wait, if others wait than at the last call."""
-        now, uids_by_key = self._clock.monotonic(), dict[tuple[object, ...], list[str]]()
+        now = self._clock.monotonic()
         with self._index.lock:
             if self._collected == self._index.awaiting_array:
                 return
             self._collected = set(self._index.awaiting_array)
-            entries = [self._index.entries[uid] for uid in self._collected]
-        for entry in sorted(entries, key=lambda entry: (entry.record.meta.submitted_at, entry.record.meta.name)):
-            meta = entry.record.meta
-            uids_by_key.setdefault((meta.owner, meta.array, *shape(meta)), []).append(entry.record.uid)
+            records = [self._index.entries[uid].record for uid in self._collected]
+        records.sort(key=lambda record: (record.meta.submitted_at, record.meta.name))
+        uids_by_key = grouped(((each.meta.owner, each.meta.array, *shape(each.meta)), each.uid) for each in records)
         for key in self._waiting.keys() - uids_by_key.keys():
             del self._waiting[key]
         for key, uids in uids_by_key.items():
@@ -204,7 +204,7 @@ class ArraySubmission:
                 waiting.size = None if waiting.size is None or size == self._limit else max(waiting.size, 2 * size)
             uids = uids[size:]
         # pods that come from now on wait for each other again
-        waiting.uids, waiting.since, self._collected = [], self._clock.monotonic(), None
+        waiting.uids, waiting.since, waiting.retry_at, self._collected = [], self._clock.monotonic(), 0.0, None
 
     def _read_limit(self) -> None:
         now = self._clock.monotonic()

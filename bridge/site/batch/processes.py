@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from bridge.core.grouping import grouped
 from bridge.site.cpus import all_given
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -86,9 +87,7 @@ def read_all() -> dict[int, Process]:
 
 def members(processes: dict[int, Process], sessions: Collection[int]) -> dict[int, list[Process]]:
     """Return processes by session. A process that has left its session belongs to it while its ancestors do."""
-    children: dict[int, list[Process]] = {}
-    for process in processes.values():
-        children.setdefault(process.parent, []).append(process)
+    children = grouped((process.parent, process) for process in processes.values())
     session_ids = set(sessions)
     processes_by_session: dict[int, list[Process]] = {session: [] for session in session_ids}
     owner: dict[int, int] = {

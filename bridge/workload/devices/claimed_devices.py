@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from bridge.core.grouping import grouped
 from bridge.errors import BridgeError, UntranslatableError
 from bridge.slurm.job_resources import NodeResources
 from bridge.workload.devices import cel, cel_values
@@ -156,11 +157,8 @@ def of_node(slices: Iterable[Object], node: str) -> list[Device]:
 
     Raises :class:`DevicesNotReadyError` while a pool is incomplete: its driver is publishing it.
     """
-    pools: dict[tuple[str, str], list[Object]] = {}
-    for entry in slices:
-        spec = entry["spec"]
-        if spec.get("nodeName") == node:
-            pools.setdefault((spec["driver"], spec["pool"]["name"]), []).append(spec)
+    there = (entry["spec"] for entry in slices if entry["spec"].get("nodeName") == node)
+    pools = grouped(((spec["driver"], spec["pool"]["name"]), spec) for spec in there)
     devices = []
     for (driver, pool), specs in sorted(pools.items()):
         newest = max(int(spec["pool"].get("generation") or 0) for spec in specs)
