@@ -105,7 +105,8 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
     record, *others = [each for each in job_records(session, None, ended=True) if each["job"] == slurm_job.job_id]
     state = record["state"]
     summary = f"{state} on {','.join(slurm_job.nodes)}" if slurm_job.nodes else state
-    problem, names = record["problem"], record["pods"]
+    names = record["pods"]
+    old = "has the id of this job, from before slurmctld assigned it again"
     # of a group, the record names the group, which is no pod
     namespace, _, name = names[0].partition("/") if slurm_job.link.group is None else ("", "", "")
     step = f"podbridge explain pod {name} -n {namespace}" if name else ""
@@ -118,11 +119,7 @@ def job(session: CommandSession, name: str) -> dict[str, Any]:
         "places": _places(session, slurm_job),
         "slurm": job_view.lines(slurm_job, record["state"], session.all_jobs, time.time()),
         "pods": names,
-        "problem": ([problem] if problem else [])
-        + [
-            f"{','.join(each['pods'])} has the id of this job, from before slurmctld assigned it again"
-            for each in others
-        ],
+        "problem": [*filter(None, [record["problem"]]), *(f"{','.join(each['pods'])} {old}" for each in others)],
         "next": step,
     }
 
@@ -144,8 +141,9 @@ def node(session: CommandSession, name: str) -> dict[str, Any]:
     manifest = nodes[name]
     record = node_record(manifest, session.known_nodes, session.config.scheduler_name)
     slurm_node = session.known_nodes.get(record["slurm_name"])
-    slurm = {}
+    slurm, use = {}, list[str]()
     if slurm_node is not None:
+        use = node_room.held(slurm_node, session.node_holders.get(slurm_node.name, ()), time.time())
         slurm = {
             "state": "+".join(sorted(slurm_node.states)),
             "reason": slurm_node.reason,
@@ -158,9 +156,7 @@ def node(session: CommandSession, name: str) -> dict[str, Any]:
     return {
         "kubernetes": {key: record[key] for key in ("name", "slurm_name", "ready", "cordoned", "managed")},
         "slurm": slurm,
-        "use": node_room.held(slurm_node, session.node_holders.get(slurm_node.name, ()), time.time())
-        if slurm_node is not None
-        else [],
+        "use": use,
         "taints": _taints(manifest),
         "conditions": reports.conditions(manifest.get("status") or {}),
         "pods": _pods_on(session.pods(None), name),

@@ -20,6 +20,7 @@ from bridge.slurm import job_words, states
 from bridge.slurm.allotments import Allotment
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, places, pods, pool_selection, queue_wait, resources
+from bridge.workload.places import Offer
 from bridge.workload.resources import Resources
 from scheduler.nodes.occupancy import Occupancy, PlannedOccupancy
 from scheduler.places import candidates, place_view
@@ -106,7 +107,7 @@ class PoolReader:
                 name in self._occupancy.known,
                 self._messages.get(name, ""),
                 self.pools[name].wait if name in self.pools else 0.0,
-                offers.get(name),
+                offers.get(name, Offer()),
             )
             for name in dict.fromkeys(there)
             if name in self.pools or name in places.recorded(pod)

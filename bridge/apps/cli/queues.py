@@ -10,7 +10,7 @@ from bridge.apps.cli import output, reports
 from bridge.apps.cli.session import CommandSession
 from bridge.apps.view.records import QueueRecord, Usage
 from bridge.errors import BridgeError
-from bridge.kube.discovery import get_if_served, is_served, list_if_served
+from bridge.kube.discovery import get_if_served, is_served
 from bridge.kube.resources import MASTER_QUEUES, Resource
 from bridge.workload.pods import condition
 from bridge.workload.quantity import parse
@@ -186,17 +186,20 @@ def workloads(session: CommandSession, queue: str) -> list[dict[str, Any]] | Non
     """
 
     def read() -> list[dict[str, Any]]:
-        for version in VERSIONS:
-            local_queues = list_if_served(session.kube, Resource(GROUP, version, "localqueues", True))
-            if local_queues is None:
-                continue
-            listed = list_if_served(session.kube, Resource(GROUP, version, "workloads", True)) or []
-            metadata = [item["metadata"] for item in local_queues if item["spec"].get("clusterQueue") == queue]
-            own = {(each["namespace"], each["name"]) for each in metadata}
-            return [item for item in listed if (item["metadata"]["namespace"], item["spec"].get("queueName")) in own]
-        return []
+        local_queues = _listed(session, "localqueues")
+        metadata = [item["metadata"] for item in local_queues if item["spec"].get("clusterQueue") == queue]
+        own = {(each["namespace"], each["name"]) for each in metadata}
+        listed = _listed(session, "workloads")
+        return [item for item in listed if (item["metadata"]["namespace"], item["spec"].get("queueName")) in own]
 
     return session.attempt("Workloads", read)
+
+
+def _listed(session: CommandSession, plural: str, namespace: str | None = None) -> list[dict[str, Any]]:
+    """List objects of Kueue, in the first version that the API server serves; empty if it serves none."""
+    kinds = (Resource(GROUP, version, plural, True) for version in VERSIONS)
+    kind = next((each for each in kinds if is_served(session.kube, each)), None)
+    return session.listed(kind.path(namespace)) if kind is not None else []
 
 
 def awaited(session: CommandSession, namespace: str, uids: Collection[str]) -> tuple[str, str] | None:
@@ -204,13 +207,7 @@ def awaited(session: CommandSession, namespace: str, uids: Collection[str]) -> t
 
     ``None`` if there is no such Workload. A list that the user may not read is noted in ``not_read``.
     """
-
-    def read() -> list[dict[str, Any]]:
-        kinds = (Resource(GROUP, version, "workloads", True) for version in VERSIONS)
-        kind = next((each for each in kinds if is_served(session.kube, each)), None)
-        return session.listed(kind.path(namespace)) if kind is not None else []
-
-    for item in session.attempt("Workloads", read) or ():
+    for item in session.attempt("Workloads", lambda: _listed(session, "workloads", namespace)) or ():
         owners = {owner.get("uid") for owner in item["metadata"].get("ownerReferences") or ()}
         if owners & set(uids) and _waits(item):
             message = condition(item, "QuotaReserved").get("message") or "Kueue has not considered it yet"

@@ -69,13 +69,12 @@ def _of_job(
     job: Job, link: JobLink, refs: list[PodRef], by_uid: Mapping[str, pods.Pod], slurm_names: Mapping[str, str]
 ) -> SlurmJobRecord:
     """Return the record of a job; ``refs`` are its pods, of a group those that exist."""
-    problems = [_problem(job, ref, by_uid.get(ref.uid), slurm_names) for ref in refs]
-    if link.group is not None:
-        running = [ref for ref in refs if not pods.is_finished(by_uid[ref.uid])]
-        problems = [_problem(job, ref, by_uid[ref.uid], slurm_names) for ref in running or refs]
-        if not refs and states.end_of(job.states) is None:
-            problems = [f"no pod of {link.names[0]} exists"]
     there = [by_uid[ref.uid] for ref in refs if ref.uid in by_uid]
+    if link.group is not None:
+        refs = [ref for ref in refs if not pods.is_finished(by_uid[ref.uid])] or refs
+    problems = [_problem(job, ref, by_uid.get(ref.uid), slurm_names) for ref in refs]
+    if link.group is not None and not refs and states.end_of(job.states) is None:
+        problems = [f"no pod of {link.names[0]} exists"]
     return {
         "job": job.job_id,
         "state": state(job, there),

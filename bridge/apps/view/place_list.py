@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
@@ -36,44 +36,43 @@ class PoolFacts:
     knows_room: bool = False
     message: str = ""
     wait: float = 0.0
-    offer: Offer | None = None
+    offer: Offer = field(default_factory=Offer)
 
 
 def pool(pod: Pod, name: str, facts: PoolFacts, now: float) -> PlaceRecord:
     """Return the record of a pool at ``now`` (seconds since 1970)."""
     if pods.is_bound(pod):
         return _bound(pod, name, facts, now)
-    found, offer = facts.candidate, facts.offer
-    queued = name in places.open_pools(pod)
+    found, queued = facts.candidate, name in places.open_pools(pod)
+    offer = facts.offer if queued else Offer()
     if found is None:
-        return _record(name, job=offer.job if offer and queued else "", state=QUEUED if queued else "")
+        return _record(name, job=offer.job, state=QUEUED if queued else "")
     eligible = not found.problem or found.may_open
     is_open = not found.problem and not found.silent
     told = f": {facts.message}" if found.silent and found.why == found.silent and facts.message else ""
-    refused = offer.refusal if offer is not None and queued else ""
     return _record(
         name,
         eligible=eligible,
         room=not found.full if is_open and facts.knows_room else None,
-        job=offer.job if offer is not None and queued else "",
-        state=REFUSED if refused else QUEUED if queued else "",
-        expected_start=_after(facts.wait, now) if is_open and not refused else "",
-        reason=refused or found.why + told or (IN_QUEUE if queued else ""),
+        job=offer.job,
+        state=REFUSED if offer.refusal else QUEUED if queued else "",
+        expected_start=_after(facts.wait, now) if is_open and not offer.refusal else "",
+        reason=offer.refusal or found.why + told or (IN_QUEUE if queued else ""),
     )
 
 
 def _bound(pod: Pod, name: str, facts: PoolFacts, now: float) -> PlaceRecord:
     """Return the record of a pool that has, or had, a job of a bound pod."""
-    offered = facts.offer.job if facts.offer is not None else ""
+    offer = facts.offer
     if pod["spec"]["nodeName"] != name:
-        refused = facts.offer.refusal if facts.offer is not None else ""
-        return _record(name, eligible=True, job=offered, state=REFUSED if refused else WITHDRAWN, reason=refused)
+        state = REFUSED if offer.refusal else WITHDRAWN
+        return _record(name, eligible=True, job=offer.job, state=state, reason=offer.refusal)
     remote = str((pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB) or "")
     state = pod_view.state_of(pod)
     return _record(
         name,
         eligible=True,
-        job=remote.partition("/")[2] or offered,
+        job=remote.partition("/")[2] or offer.job,
         state=WON if name in places.recorded(pod) else state,
         expected_start=_after(facts.wait, now) if state == pod_view.STARTING else "",
     )

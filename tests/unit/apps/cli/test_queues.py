@@ -86,7 +86,7 @@ def server(*queues_, **more):
     local = [{"metadata": {"namespace": "team", "name": "batch"}, "spec": {"clusterQueue": "batch"}}]
     return KubeAnswers(
         {
-            **discovery({"vk.io/v1": ["masterqueues"]}),
+            **discovery({"vk.io/v1": ["masterqueues"], "kueue.x-k8s.io/v1beta2": ["localqueues", "workloads"]}),
             "/apis/vk.io/v1/masterqueues": {"items": list(queues_)},
             f"{KUEUE}/clusterqueues/batch": cluster_queue(),
             f"{KUEUE}/localqueues": {"items": local},
@@ -237,14 +237,6 @@ def test_explain_has_the_flavors_the_workloads_and_the_events(command):
     assert "Ready=True InStep: because InStep" in shown
 
 
-SERVED = {
-    "/apis": {
-        "groups": [{"versions": [{"groupVersion": version} for version in ("vk.io/v1", "kueue.x-k8s.io/v1beta2")]}]
-    },
-    KUEUE: {"resources": [{"name": "workloads"}]},
-}
-
-
 def kueue_waits(owner, answer=None):
     """An API server with a suspended Job, a pod that Kueue holds, and their Workload."""
     item = workload("job-train-1", message="insufficient quota for cpu in flavor batch-a")
@@ -256,7 +248,6 @@ def kueue_waits(owner, answer=None):
     pod = builders.pod("p", conditions=[gated], schedulingGates=gates, schedulerName="slurm-bridge-scheduler")
     pod["metadata"] |= {**metadata, "uid": "p", "name": "alone"}
     return server(
-        **SERVED,
         **{
             "/apis/batch/v1/namespaces/team/jobs/train": job,
             "/api/v1/namespaces/team/pods/alone": pod,
