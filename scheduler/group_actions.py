@@ -14,10 +14,10 @@ from scheduler.volumes.volume_nodes import Write
 Pod = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
 class _JobAction:
     """An action about the job of a group: one at a time for all members."""
 
-    __slots__ = ()
     group: Group
 
     @property
@@ -26,11 +26,8 @@ class _JobAction:
         return self.group.first
 
 
-@dataclass(frozen=True, slots=True)
 class Submit(_JobAction):
     """Submit a job for the waiting members of the group."""
-
-    group: Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,6 @@ class BindTogether(_JobAction):
     If one cannot be bound, those after it are not: in a race, the first Binding is the grant of the group.
     """
 
-    group: Group
     binds: tuple[Bind, ...]
 
 
@@ -48,7 +44,6 @@ class BindTogether(_JobAction):
 class Release(_JobAction):
     """Cancel the jobs of a group whose open members are all deleted, then remove the finalizers of these members."""
 
-    group: Group
     job_ids: tuple[int, ...]
 
 
@@ -56,7 +51,6 @@ class Release(_JobAction):
 class CancelSecond(_JobAction):
     """Cancel a second job of a group."""
 
-    group: Group
     job_id: int
 
 
@@ -67,7 +61,6 @@ class CancelAndResubmit(_JobAction):
     A new job is submitted later; after a short time if ``soon``, because the next job excludes the refused node.
     """
 
-    group: Group
     job_id: int
     why: str
     soon: bool = False
@@ -78,7 +71,6 @@ class CancelAndResubmit(_JobAction):
 class Withdraw(_JobAction):
     """Remove the ids of jobs that have lost the race from the waiting members of the group, then cancel the jobs."""
 
-    group: Group
     job_ids: tuple[int, ...]
 
 
@@ -90,7 +82,6 @@ class Exclude(_JobAction):
     them, the job of the group is cancelled, and a new one is submitted.
     """
 
-    group: Group
     job_id: int
     nodes: tuple[str, ...]
     part: int = 0
@@ -102,18 +93,14 @@ class Exclude(_JobAction):
 class Shrink(_JobAction):
     """Let the running job of a group, or its component with this id, release ``nodes`` on which no member runs."""
 
-    group: Group
     job_id: int
     nodes: tuple[str, ...]
     why: str
     component: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Join(_JobAction):
     """Let the waiting members of the group join the object that has taken the name of their group."""
-
-    group: Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +155,11 @@ class SetApart:
 
 
 @dataclass(frozen=True, slots=True)
-class BindToPool:
-    """Bind members of the group with this key to the pool's virtual node, each with its place in the group's job there.
-
-    The first Binding decides which job this is. A process that has lost its leadership may still have one on the way,
-    so the others follow only when the API server has accepted the first. A pod with a job alone has no place. ``grant``
-    is the grant of the members that are bound already, of a group that has raced.
-    """
+class _PoolAction:
+    """An action about members of the group with this key, each with its place in the group's job at a pool, if any."""
 
     key: str
     members: tuple[tuple[Pod, Place | None], ...]
-    pool: str
-    why: str
-    grant: str = ""
 
     @property
     def pod(self) -> Pod:
@@ -189,22 +168,29 @@ class BindToPool:
 
 
 @dataclass(frozen=True, slots=True)
-class SetPlaces:
+class BindToPool(_PoolAction):
+    """Bind members of the group with this key to the pool's virtual node, each with its place in the group's job there.
+
+    The first Binding decides which job this is. A process that has lost its leadership may still have one on the way,
+    so the others follow only when the API server has accepted the first. A pod with a job alone has no place. ``grant``
+    is the grant of the members that are bound already, of a group that has raced.
+    """
+
+    pool: str
+    why: str
+    grant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetPlaces(_PoolAction):
     """Record the places of the group with this key, in the order of preference; the controllers submit the jobs.
 
     Each member of a group gets its place in the group's job, too; a bare pod has none. A group that does not race has
     no places but those in its job.
     """
 
-    key: str
-    members: tuple[tuple[Pod, Place | None], ...]
     places: tuple[str, ...]
     why: str
-
-    @property
-    def pod(self) -> Pod:
-        """The first of these pods."""
-        return self.members[0][0]
 
 
 @dataclass(frozen=True, slots=True)

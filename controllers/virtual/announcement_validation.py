@@ -57,9 +57,7 @@ def check(announce: Announcement) -> ValidAnnouncement:
     """Return the valid values of an announcement."""
     problems: list[str] = []
     labels = dict(_limited(announce.labels.items(), "labels", problems))
-    labels = {
-        key: value for key, value in labels.items() if not _add_problem(problems, "label", key, _label(key, value))
-    }
+    labels = {key: text for key, text in labels.items() if not _add_problem(problems, "label", key, _label(key, text))}
     taints: dict[tuple[str, str], Taint] = {}
     for text in _limited(announce.taints, "taints", problems):
         taint = _taint(text)
@@ -163,9 +161,7 @@ def claimable(valid: ValidAnnouncement, node: Mapping[str, Any]) -> ValidAnnounc
         return not _add_problem(problems, kind, name, IN_USE if name in foreign_keys else "")
 
     labels = {key: value for key, value in valid.labels.items() if is_claimable("label", key, labels_of_others)}
-    taints = [
-        taint for taint in valid.taints if is_claimable("taint", f"{taint['key']}:{taint['effect']}", taints_of_others)
-    ]
+    taints = [taint for taint in valid.taints if is_claimable("taint", _name(taint), taints_of_others)]
     return replace(valid, labels=labels, taints=tuple(taints), problems=tuple(problems))
 
 
@@ -184,16 +180,12 @@ def recorded(node: Mapping[str, Any]) -> tuple[set[str], set[str]] | None:
     """
     text = (node["metadata"].get("annotations") or {}).get(names.SITE_ANNOUNCED)
     try:
-        return from_json(json.loads(text)) if text else None
+        data = json.loads(text) if text else None
+        return (set(data.get("labels") or ()), set(data.get("taints") or ())) if data is not None else None
     except (ValueError, TypeError, AttributeError):
         return None
 
 
 def as_json(valid: ValidAnnouncement) -> dict[str, Any]:
     """Return the labels and taints of a site as JSON, from which values that it withdraws later are found."""
-    return {"labels": sorted(valid.labels), "taints": sorted(f"{t['key']}:{t['effect']}" for t in valid.taints)}
-
-
-def from_json(data: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """Return the label keys, and the taints as ``key:Effect``, of such JSON."""
-    return set(data.get("labels") or ()), set(data.get("taints") or ())
+    return {"labels": sorted(valid.labels), "taints": sorted(map(_name, valid.taints))}

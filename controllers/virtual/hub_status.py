@@ -108,4 +108,4 @@ def _ended(termination: Mapping[str, Any] | None) -> Termination | None:
 
 
 def _seconds(text: str | None) -> float | None:
-    return None if not text else parse_rfc3339(text)
+    return parse_rfc3339(text) if text else None

@@ -149,9 +149,8 @@ class PodReconciler:
         if uid in record.calls or entry.is_settled(pod, job):
             return False
         try:
-            return not isinstance(
-                virtual_pod_decide.decide(self._view(record, uid, pod, job, entry)), virtual_pod_decide.Wait | None
-            )
+            action = virtual_pod_decide.decide(self._view(record, uid, pod, job, entry))
+            return not isinstance(action, virtual_pod_decide.Wait | None)
         except Exception as error:
             isolation.report("virtual-pods", uid, error)
             return False  # it is queued already, with a pause
@@ -251,14 +250,11 @@ class PodReconciler:
 
     def _new_entry(self, pod: Pod | None, pool: Pool | None) -> Entry:
         entry = Entry()
-        if pod is not None and virtual_pod_decide.remote_job(pod):
+        if pod is None:
+            return entry
+        if virtual_pod_decide.remote_job(pod):
             entry.refresh_at = unknown_until(pod, self._clock.monotonic())
-        if (
-            pod is not None
-            and pods.has_intent(pod)
-            and not virtual_pod_decide.remote_job(pod)
-            and not pods.is_finished(pod)
-        ):
+        elif pods.has_intent(pod) and not pods.is_finished(pod):
             # an earlier process may have sent the request a moment ago
             late_seconds = pool.late if pool is not None else LATE
             until = self._clock.monotonic() + self._submit_timeout + late_seconds

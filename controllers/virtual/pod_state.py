@@ -21,6 +21,13 @@ LOOK_AGAIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
+class PodAction:
+    """An action for a pod."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
 class Cancellation:
     """The site has accepted a cancellation request at ``at``.
 

@@ -15,7 +15,7 @@ from typing import Any
 from bridge.core.retries import Backoff
 from bridge.protocol.model.jobs import GRANTED, JobStatus
 from bridge.workload import places, pods, remote_gangs
-from controllers.virtual.pod_state import Entry, Pod
+from controllers.virtual.pod_state import Entry, Pod, PodAction
 
 OFFER_AGAIN = Backoff(first=10.0, limit=300.0)
 """Before an unused place is offered again: it held nodes of the site for nothing."""
@@ -23,34 +23,26 @@ GRANT_AGAIN = 2.0
 """Seconds after which a grant is repeated if the job still asks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(PodAction):
     """Submit the pod's job to the site, with a script that waits for its grant."""
 
-    pod: Pod
-
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(PodAction):
     """Bind the pod to the pool, with the grant for this ticket."""
 
-    pod: Pod
     ticket: str
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(PodAction):
     """Tell the site that the script with this ticket may begin: the pod is bound to the pool with its grant."""
 
-    pod: Pod
     ticket: str
 
 
-@dataclass(frozen=True, slots=True)
-class Withdraw:
+class Withdraw(PodAction):
     """End the job without a grant; the site keeps its record, which the next submission replaces."""
-
-    pod: Pod
 
 
 Action = Offer | Claim | Grant | Withdraw

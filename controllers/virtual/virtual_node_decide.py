@@ -211,11 +211,8 @@ def _describe(node: Node, state: PoolStatus, valid: ValidAnnouncement) -> Body |
     patch: Body = {}
     if labels:
         patch["labels"] = labels
-    if changed_annotations := {
-        key: text
-        for key, text in node_manifest.node_annotations(state, valid).items()
-        if node_annotations.get(key) != text
-    }:
+    annotations = node_manifest.node_annotations(state, valid).items()
+    if changed_annotations := {key: text for key, text in annotations if node_annotations.get(key) != text}:
         patch["annotations"] = changed_annotations
     spec = {} if _as_set(new_taints) == _as_set(taints) else {"spec": {"taints": new_taints}}
     if not patch and not spec:
@@ -235,14 +232,8 @@ def _report(view: NodesView, node: Node, status: Body) -> ReportStatus | None:
     age = view.now - at
     changed_by_others = age > SETTLE and _differs(node, status)
     if written is not None and not changed_by_others:
-        pause = (
-            HEARTBEAT
-            if written == status
-            else REWORD
-            if _without_messages(written) == _without_messages(status)
-            else 0.0
-        )
-        if age < pause:
+        is_reworded = _without_messages(written) == _without_messages(status)
+        if age < (HEARTBEAT if written == status else REWORD if is_reworded else 0.0):
             return None
     now = rfc3339(view.time)
     cached = {c.get("type"): c for c in (node.get("status") or {}).get("conditions") or ()}
@@ -263,7 +254,6 @@ def _report(view: NodesView, node: Node, status: Body) -> ReportStatus | None:
 
 
 def _without_messages(status: Body) -> Body:
-    """Return a status without the messages of its conditions."""
     return {**status, "conditions": [(c["type"], c["status"], c["reason"]) for c in status["conditions"]]}
 
 
@@ -298,16 +288,13 @@ def _quantities(pairs: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _vanish(view: NodesView, node: Node, state: PoolStatus) -> Action | None:
-    name = state.name
-    if (
-        # None, too: as long as the cache of the pool is not complete, pods may be bound there
-        state.bound != 0
-        or state.remembered
-        or not (is_silent(view, state) or (state.announce is not None and state.announce.leaving))
-    ):
+    # None, too: as long as the cache of the pool is not complete, pods may be bound there
+    if state.bound != 0 or state.remembered:
         return None
+    has_left = state.announce is not None and state.announce.leaving
     pause = min(LOOK_GONE, view.settings.remove_after)
-    return Vanish(node) if view.now - view.history.checked.get(name, float("-inf")) >= pause else None
+    is_due = view.now - view.history.checked.get(state.name, float("-inf")) >= pause
+    return Vanish(node) if is_due and (has_left or is_silent(view, state)) else None
 
 
 def _forget(view: NodesView, state: PoolStatus) -> Action | None:

@@ -263,8 +263,7 @@ class PodActor:
     def _write(self, action: virtual_pod_decide.Write, entry: Entry, cache: Cache) -> None:
         """Write status and job id in one patch: the API server accepts annotations with a status."""
         pod = action.pod
-        written = self._patch(pod, cache, action.patch, action.job_id)
-        if written:
+        if self._patch(pod, cache, action.patch, action.job_id):
             self.reports.trace_end(pod, action.status, action.job)
         entry.written_at = self._clock.monotonic()
         self.reports.written(pod, action.job, action.status, action.job_id, entry)
@@ -277,9 +276,11 @@ class PodActor:
         metadata: dict[str, Any] = {"uid": pods.uid(pod)}
         if job_id is not None:
             metadata["annotations"] = {names.REMOTE_JOB: job_id}
+        return self._send_patch(pod, cache, {"metadata": metadata, "status": status}, "status")
+
+    def _send_patch(self, pod: Pod, cache: Cache, body: dict[str, Any], sub: str | None = None) -> bool:
         try:
-            body = {"metadata": metadata, "status": status}
-            answer = self._kube.patch(PODS.path_of(pod, "status"), body, kind="strategic")
+            answer = self._kube.patch(PODS.path_of(pod, sub), body, kind="strategic")
         except (KubeNotFoundError, KubeConflictError) as error:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             return False
@@ -293,7 +294,7 @@ class PodActor:
         if self._patch(pod, cache, action.patch):
             self.reports.trace_end(pod, action.status, action.job)
         if names.POOL_FINALIZER in (pod["metadata"].get("finalizers") or ()):
-            self._release(pod, cache)
+            self._send_patch(pod, cache, pods.release_patch(pod))
         # grace period 0 removes the pod at once: no kubelet would confirm the end of its containers
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pods.uid(pod)}}
         try:
@@ -305,16 +306,9 @@ class PodActor:
             cache.apply(answer)  # a finalizer of others may keep it
         log.info("pod removed", extra=kv(pod=pods.key(pod)))
 
-    def _release(self, pod: Pod, cache: Cache) -> None:
-        try:
-            cache.apply(self._kube.patch(PODS.path_of(pod), pods.release_patch(pod), kind="strategic"))
-        except (KubeNotFoundError, KubeConflictError) as error:
-            log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
-
     def _fail(self, pod: Pod, cache: Cache, event: str, reason: str, message: str) -> None:
         status = hub_status.failed(pod, reason, message, self._address, self._clock.time())
-        written = self._patch(pod, cache, hub_status.patch(pod.get("status") or {}, status))
-        if written:
+        if self._patch(pod, cache, hub_status.patch(pod.get("status") or {}, status)):
             self.reports.trace_end(pod, status, None)
         self.reports.failed(pod, event, reason, message)
         log.info("pod failed", extra=kv(pod=pods.key(pod), reason=reason, message=message[:200]))

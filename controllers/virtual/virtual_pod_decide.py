@@ -17,7 +17,7 @@ from bridge.protocol.model.pod_status import Status
 from bridge.script import sizing, volume_files
 from bridge.workload import pods
 from controllers.virtual import hub_status, race_decide
-from controllers.virtual.pod_state import LOOK_AGAIN, Pod, PodView
+from controllers.virtual.pod_state import LOOK_AGAIN, Pod, PodAction, PodView
 
 CANCEL_AGAIN = 10.0
 """Seconds after which a cancellation request is repeated if the job has not ended."""
@@ -33,25 +33,18 @@ MISSING_TEXT = "the batch system of {pool} does not know job {job} any more, and
 _CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(PodAction):
     """Submit the pod's job to the site."""
 
-    pod: Pod
 
-
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(PodAction):
     """Request the state of the job from the site."""
 
-    pod: Pod
-
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class Write(PodAction):
     """Write the job's state to the pod. ``job_id``: the id to write, if the pod has another one or none."""
 
-    pod: Pod
     job: JobStatus
     status: Status
     patch: Status
@@ -59,43 +52,36 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(PodAction):
     """Set the pod to Failed: its job is lost. ``unknown``: the site has no record of the job."""
 
-    pod: Pod
     reason: str
     message: str
     unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(PodAction):
     """Set the pod's condition for a missing job, while the brake holds the pod, or clear it."""
 
-    pod: Pod
     missing: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(PodAction):
     """Cancel the job, with ``grace`` seconds to end. The pod stays until the site has confirmed the end."""
 
-    pod: Pod
     grace: float
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(PodAction):
     """Delete the job and its files at a pool that cannot list its jobs, because no later snapshot shows them."""
 
-    pod: Pod
-
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(PodAction):
     """Write the final status of a deleted pod, and remove it: the site has confirmed its end."""
 
-    pod: Pod
     status: Status
     patch: Status
     job: JobStatus | None = None
@@ -108,11 +94,8 @@ class Orphan:
     job: JobStatus
 
 
-@dataclass(frozen=True, slots=True)
-class Refresh:
+class Refresh(PodAction):
     """Send to the site the files of volumes that have changed, and fresh service account tokens."""
-
-    pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
