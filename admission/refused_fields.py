@@ -16,6 +16,7 @@ from typing import Any
 from admission import raw_pods
 from admission.mutate import CREATION_ANNOTATIONS, OWN_ANNOTATIONS
 from bridge import names
+from bridge.script import references
 from bridge.workload import pool_selection, resources
 from bridge.workload.resources import DEVICE_CLASS_PREFIX, Resources
 
@@ -82,7 +83,7 @@ def devices(spec: Mapping[str, Any], classes: Mapping[str, str], *, remote: bool
         elif not (claim.get("resourceClaimName") or claim.get("resourceClaimTemplateName")):
             problems.append(f"{refusal}; allowed: resourceClaimName or resourceClaimTemplateName")
     allowed_classes = ", ".join(DEVICE_CLASS_PREFIX + name for name in sorted(classes)) or "none"
-    for path, container in _containers(spec):
+    for path, container in references.containers(spec):
         holder = container.get("resources") or {}
         for name in sorted({**(holder.get("limits") or {}), **(holder.get("requests") or {})}):
             if not name.startswith(DEVICE_CLASS_PREFIX):
@@ -167,14 +168,6 @@ def too_big(requested: Resources, nodes: Sequence[Resources]) -> list[str]:
         together = ", ".join(f"{name} {_show(name, value)}" for name, value in sorted(requested.items()))
         warnings.append(f"no node can run this pod: none has all of {together}")
     return warnings
-
-
-def _containers(spec: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [
-        (f"spec.{kind}[{index}]", container)
-        for kind in ("initContainers", "containers")
-        for index, container in enumerate(spec.get(kind) or ())
-    ]
 
 
 def _show(name: str, value: Decimal) -> str:

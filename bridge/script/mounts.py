@@ -11,6 +11,7 @@ from bridge.script import environment, probes
 from bridge.script.quoting import ADDRESS, clean
 from bridge.script.volume_files import inside
 from bridge.script.volumes import Volumes
+from bridge.workload import resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,9 @@ def written_beside(spec: Mapping[str, Any], container: Mapping[str, Any], *, exe
     :attr:`bridge.script.runtimes.runtime_interface.Runtime.exec_mounts`.
     """
     with_itself = exec_mounts and probes.has_commands(container)
-    others = [
-        *(spec.get("containers") or ()),
-        *(each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"),
-    ]
     return {
         str(entry.get("name"))
-        for other in others
+        for other in resources.lasting_containers(spec)
         if with_itself or other["name"] != container["name"]
         for entry in other.get("volumeMounts") or ()
         if not entry.get("readOnly")

@@ -16,6 +16,7 @@ from bridge.script import (
     interlink_rules,
     mounts,
     probes,
+    references,
     run_as,
     site_annotations,
     sizing,
@@ -51,14 +52,12 @@ def make(
     pod_volumes = volumes.make(pod, config, objects, node, size.machine, allowance)
     options = site_annotations.read(pod, config)
     containers = []
-    for kind in ("initContainers", "containers"):
-        for index, container in enumerate(spec.get(kind) or ()):
-            field_path = f"spec.{kind}[{index}]"
-            planned = _container(pod, container, field_path, config, objects, node, size, pod_volumes, allowance)
-            run_as.accept(pod, container, field_path, runtime, config, jobs)
-            runtime.accept(planned, field_path, config, options.image_root)
-            _reachable(planned, field_path, runtime.has_network(config))
-            containers.append(planned)
+    for field_path, container in references.containers(spec):
+        planned = _container(pod, container, field_path, config, objects, node, size, pod_volumes, allowance)
+        run_as.accept(pod, container, field_path, runtime, config, jobs)
+        runtime.accept(planned, field_path, config, options.image_root)
+        _reachable(planned, field_path, runtime.has_network(config))
+        containers.append(planned)
     deadline = spec.get("activeDeadlineSeconds")
     return Plan(
         containers=containers,

@@ -113,7 +113,7 @@ def host_ports(spec: Mapping[str, Any]) -> Resources:
     init containers do not.
     """
     ports: Resources = {}
-    for container in port_holders(spec):
+    for container in lasting_containers(spec):
         for port in container.get("ports") or ():
             number = port.get("hostPort") or (port.get("containerPort") if spec.get("hostNetwork") else 0)
             if number:
@@ -123,11 +123,9 @@ def host_ports(spec: Mapping[str, Any]) -> Resources:
     return ports
 
 
-def port_holders(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the containers of a pod whose ports count."""
-    sidecars = [
-        container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"
-    ]
+def lasting_containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the containers that run as long as the pod: also the sidecars, but no other init containers."""
+    sidecars = (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always")
     return [*(spec.get("containers") or ()), *sidecars]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
+from bridge.workload import resources
 
 MOST_EXPOSED = 16
 """Exposed ports of one pod."""
@@ -60,9 +61,7 @@ def exposed_ports(pod: Pod) -> tuple[int, ...]:
 
 def declared_ports(pod: Pod) -> Iterator[Mapping[str, Any]]:
     """Yield the declared TCP ports of the containers, then of the sidecars."""
-    spec = pod["spec"]
-    sidecars = (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always")
-    for container in (*(spec.get("containers") or ()), *sidecars):
+    for container in resources.lasting_containers(pod["spec"]):
         yield from (port for port in container.get("ports") or () if port.get("protocol", "TCP") == "TCP")
 
 

@@ -302,7 +302,7 @@ def prune(pod: Pod) -> dict[str, Any]:
     requests = {name: str(value) for name, value in resources.pod_requests(spec).items()}
     claims = claim_volumes(spec)
     is_host_network = bool(spec.get("hostNetwork"))
-    ports = [port for container in resources.port_holders(spec) for port in ports_of(container, is_host_network)]
+    ports = [port for container in resources.lasting_containers(spec) for port in ports_of(container, is_host_network)]
     return {
         "metadata": {key: pod["metadata"][key] for key in _METADATA if key in pod["metadata"]},
         "spec": {

@@ -211,8 +211,8 @@ def _held_by(node: Node, holders: Sequence[Holder]) -> str:
     own = sorted(((name, amount) for name, amount, _ in holders if name), key=lambda item: -item[1].cpus)
     parts = [f"{job_words.amounts(amount)} by {name}" for name, amount in own[:HOLDERS]]
     if len(own) > HOLDERS:
-        others = [amount for _, amount in own[HOLDERS:]]
-        rest = Allotment(sum(each.cpus for each in others), sum(each.memory_mib for each in others))
+        left = [amount for _, amount in own[HOLDERS:]]
+        rest = Allotment(sum(each.cpus for each in left), sum(each.memory_mib for each in left))
         parts.append(f"{job_words.amounts(rest)} by {len(own) - HOLDERS} more pods")
     if others := _others(node, [amount for _, amount in own]):
         parts.append(f"{others} by other jobs of Slurm")

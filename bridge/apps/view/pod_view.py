@@ -209,19 +209,19 @@ def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def failed_container(pod: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return the name and the end of the first container that has failed; empty if none has."""
-    status = pod.get("status") or {}
-    for kind in ("containerStatuses", "initContainerStatuses"):
-        for entry in status.get(kind) or ():
-            end = (entry.get("state") or {}).get("terminated") or {}
-            if end.get("exitCode"):
-                return str(entry.get("name") or ""), end
+    for entry in _entries(pod.get("status") or {}):
+        end = (entry.get("state") or {}).get("terminated") or {}
+        if end.get("exitCode"):
+            return str(entry.get("name") or ""), end
     return "", {}
 
 
 def _states(status: Mapping[str, Any], key: str = "state") -> Iterator[Mapping[str, Any]]:
-    for kind in ("containerStatuses", "initContainerStatuses"):
-        for entry in status.get(kind) or ():
-            yield entry.get(key) or {}
+    return (entry.get(key) or {} for entry in _entries(status))
+
+
+def _entries(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
 
 
 def _last_transition(status: Mapping[str, Any]) -> float | None:
