@@ -15,6 +15,7 @@ from typing import Any
 
 from bridge import names
 from bridge.core import isolation
+from bridge.core.grouping import grouped
 from bridge.kube.prune import IDENTITY, pick
 from bridge.kube.resources import ENDPOINT_SLICES
 from bridge.workload import pods, services
@@ -209,11 +210,9 @@ def _family(address: str) -> str:
 
 
 def _selections(exposed: Iterable[Exposed], services: Iterable[Object]) -> Iterator[tuple[Exposed, Object]]:
-    by_namespace = defaultdict(list)
-    for service in services:
-        by_namespace[service["metadata"]["namespace"]].append(service)
+    by_namespace = grouped((service["metadata"]["namespace"], service) for service in services)
     for each in exposed:
-        found = by_namespace[each.pod["metadata"]["namespace"]]
+        found = by_namespace.get(each.pod["metadata"]["namespace"], ())
         yield from ((each, service) for service in found if _selects(service, each.pod))
 
 

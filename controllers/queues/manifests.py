@@ -115,15 +115,21 @@ def is_owned(observed: Object, uid: str) -> bool:
 
 def flavor_names(queue: Object) -> list[str]:
     """Return the flavors of a ClusterQueue."""
+    return [flavor["name"] for flavor in _flavors(queue)]
+
+
+def _flavors(queue: Object) -> list[Object]:
     groups = (queue.get("spec") or {}).get("resourceGroups") or ()
-    return [flavor["name"] for group in groups for flavor in group.get("flavors") or ()]
+    return [flavor for group in groups for flavor in group.get("flavors") or ()]
+
+
+def _quotas(queue: Object, flavor: str) -> list[Object]:
+    return [item for each in _flavors(queue) if each["name"] == flavor for item in each.get("resources") or ()]
 
 
 def has_quota(queue: Object, flavor: str) -> bool:
     """Whether a ClusterQueue has any quota of a flavor above 0."""
-    groups = (queue.get("spec") or {}).get("resourceGroups") or ()
-    entries = [entry for group in groups for entry in group.get("flavors") or () if entry["name"] == flavor]
-    return any(_amount(item.get("nominalQuota")) for entry in entries for item in entry.get("resources") or ())
+    return any(_amount(quota.get("nominalQuota")) for quota in _quotas(queue, flavor))
 
 
 def is_used(queue: Object, flavor: str) -> bool:
@@ -134,9 +140,7 @@ def is_used(queue: Object, flavor: str) -> bool:
 
 def can_borrow(queue: Object, flavor: str) -> bool:
     """Whether a ClusterQueue in a cohort has no borrowing limit of 0 for a resource of a flavor."""
-    groups = (queue.get("spec") or {}).get("resourceGroups") or ()
-    entries = [entry for group in groups for entry in group.get("flavors") or () if entry["name"] == flavor]
-    return any(_amount(item.get("borrowingLimit", 1)) for entry in entries for item in entry.get("resources") or ())
+    return any(_amount(quota.get("borrowingLimit", 1)) for quota in _quotas(queue, flavor))
 
 
 def is_unused(queue: Object, flavor: str) -> bool:

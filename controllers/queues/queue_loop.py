@@ -180,14 +180,13 @@ class Queues(Loop):
 
     def _evict(self, owner: Object, flavor: str, message: str) -> None:
         """Evict the workloads of a flavor; those that change at the same time are evicted by the next search."""
-        version, evicted = self._kueue.version, 0
+        workloads, evicted = Resource(GROUP, self._kueue.version, "workloads", True), 0
         params: dict[str, str | int | bool] = {"fieldManager": self._manager, "force": True}
         # read here: a cache of all workloads would cost memory for an event that is rare
-        for workload in to_evict(self._kube.get(list_path(version))["items"], flavor):
-            versioned = {"apiVersion": f"{GROUP}/{version}", **workload}
-            body = patch(versioned, message, self.clock.time())
+        for workload in to_evict(self._kube.get(workloads.path())["items"], flavor):
+            body = patch({"apiVersion": workloads.api_version, **workload}, message, self.clock.time())
             with suppress(KubeConflictError, KubeNotFoundError), counted(QUEUE_WRITES, "workload"):
-                self._kube.patch(status_path(version, versioned), body, kind="apply", params=params)
+                self._kube.patch(workloads.path_of(workload, "status"), body, kind="apply", params=params)
                 evicted += 1
         if evicted:
             text = f"{evicted} workloads of flavor {flavor} evicted: {message}"
@@ -201,16 +200,11 @@ class Queues(Loop):
         with counted(QUEUE_WRITES, "masterqueue"):
             self._kueue.queues.apply(self._kube.patch(path, {"metadata": metadata, "status": {**removed, **body}}))
         ready = next(c for c in body["conditions"] if c["type"] == queue_status.READY)
-        if self._is_news(queue, f"{ready['status']} {ready['message']}"):
+        text = f"{ready['status']} {ready['message']}"
+        if self._reported.get(metadata["uid"]) != text:
+            self._reported[metadata["uid"]] = text
             warning = ready["status"] != "True"
             self._events.event(queue, f"Queue{ready['reason']}", ready["message"], warning=warning, action="Queues")
-
-    def _is_news(self, queue: Object, text: str) -> bool:
-        """Remember what was reported of a MasterQueue; return whether it is new."""
-        uid = queue["metadata"]["uid"]
-        is_new = self._reported.get(uid) != text
-        self._reported[uid] = text
-        return is_new
 
     def _measure(self, queues: list[Object]) -> None:
         states = [flavor["state"] for queue in queues for flavor in (queue.get("status") or {}).get("flavors") or ()]
@@ -270,17 +264,6 @@ def patch(workload: Object, message: str, now: float) -> Object:
         "metadata": {key: metadata[key] for key in ("name", "namespace", "uid", "resourceVersion")},
         "status": {"conditions": [condition]},
     }
-
-
-def list_path(version: str) -> str:
-    """Return the path of the Workloads of all namespaces."""
-    return f"/apis/{GROUP}/{version}/workloads"
-
-
-def status_path(version: str, workload: Object) -> str:
-    """Return the path of the status of a Workload."""
-    metadata = workload["metadata"]
-    return f"/apis/{GROUP}/{version}/namespaces/{metadata['namespace']}/workloads/{metadata['name']}/status"
 
 
 def _flavors(workload: Object) -> set[str]:

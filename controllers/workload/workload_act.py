@@ -113,14 +113,14 @@ class WorkloadActor:
         The grace period is the pod's own, up to the maximum. The API server accepts a second deletion of a pod, and
         applies its grace period if it is shorter than that of the first one; kubelets do the same.
         """
-        pod, now = action.pod, clocks.rfc3339(self._clock.time())
-        message = f"Slurm job {action.job_id} {action.text}"
+        pod, end, now = action.pod, action.end, clocks.rfc3339(self._clock.time())
+        message = f"Slurm job {action.job_id} {end.text}"
         if pods.grace(pod) > self._max_grace:
             message += f"; the pod's grace period is limited to {self._max_grace} s (maxGracePeriod)"
         # False too is written: kubelets keep this condition, and remove the reason and message of the status
-        disrupted = "True" if action.end.disruption else "False"
-        patch = pods.condition_patch(pod, names.DISRUPTION_TARGET, disrupted, action.reason, message, now)
-        patch["status"].update(reason=action.reason, message=message)
+        disrupted = "True" if end.disruption else "False"
+        patch = pods.condition_patch(pod, names.DISRUPTION_TARGET, disrupted, end.reason, message, now)
+        patch["status"].update(reason=end.reason, message=message)
         try:
             # the reason first: a deleted pod may be gone at once. After a kill in between, the next decision repeats
             # both
@@ -128,17 +128,17 @@ class WorkloadActor:
             # newer than the cache: since the decision, the pod may have ended or may have got another job
             if pods.job_id(fresh) == action.job_id and not pods.is_finished(fresh):
                 grace = min(pods.grace(fresh), self._max_grace)
-                self._events.event(pod, action.reason, message, warning=True, action=names.ENDING)
+                self._events.event(pod, end.reason, message, warning=True, action=names.ENDING)
                 if (owner := pods.owner_reference(pod)) is not None:
                     # without the pod's name and its job: a thousand ends are one Event with a count
-                    text = f"podbridge has ended a pod: its Slurm job {action.text}"
-                    self._events.event(owner, action.reason, text, warning=True, action=names.ENDING)
+                    text = f"podbridge has ended a pod: its Slurm job {end.text}"
+                    self._events.event(owner, end.reason, text, warning=True, action=names.ENDING)
                 options = {"gracePeriodSeconds": grace, "preconditions": {"uid": pods.uid(pod)}}
                 self._kube.delete(PODS.path_of(pod), options)
         except (KubeNotFoundError, KubeConflictError) as error:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             return
-        log.info("pod ended", extra=kv(pod=pods.key(pod), job=action.job_id, reason=action.reason))
+        log.info("pod ended", extra=kv(pod=pods.key(pod), job=action.job_id, reason=end.reason))
 
     def _suspension(self, action: workload_actions.Suspension) -> None:
         """Write the condition and an Event. podbridge does not stop the containers: Kubernetes has no such request."""

@@ -34,16 +34,6 @@ class End:
     job_id: int
     end: job_ends.End
 
-    @property
-    def reason(self) -> str:
-        """The reason of the end."""
-        return self.end.reason
-
-    @property
-    def text(self) -> str:
-        """The text of the end, to follow ``Slurm job 14``."""
-        return self.end.text
-
 
 @dataclass(frozen=True, slots=True)
 class Ask:

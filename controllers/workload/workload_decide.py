@@ -124,7 +124,7 @@ def _decide_job(job_id: int, observed: ObservedJob, all_keys: Set[str]) -> Orpha
 
 def is_missing(action: Action) -> bool:
     """Whether the action terminates a pod because its job is missing."""
-    return isinstance(action, End) and action.reason == job_ends.GONE.reason
+    return isinstance(action, End) and action.end.reason == job_ends.GONE.reason
 
 
 def _apply_brake(view: WorkloadView, pod: Pod, action: Action | None) -> Action | None:

@@ -104,7 +104,7 @@ def test_a_held_pod_says_so_and_is_not_ended_until_it_is_allowed():
 def test_an_end_that_slurm_tells_is_not_held():
     everyone = [pod(number) for number in range(1, 13)]
     failed = snapshot([known(number, confirmations=2, state="NODE_FAIL") for number in range(1, 13)])
-    assert [action.reason for action in decided(everyone, failed, Brake())] == ["NodeFail"] * 12
+    assert [action.end.reason for action in decided(everyone, failed, Brake())] == ["NodeFail"] * 12
 
 
 def test_a_pod_whose_job_is_there_again_says_so():

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge import names
 from bridge.protocol.model import architecture
 from bridge.protocol.nats.messages import Announce
-from controllers.virtual import announcement_validation
+from controllers.virtual import announcement_validation, node_manifest
 
 
 def announce(**values):
@@ -93,7 +94,9 @@ def test_too_much_is_cut():
 def test_nothing_raises(labels, taints, capacity):
     found = announcement_validation.check(announce(labels=labels, taints=taints, capacity=capacity))
     assert found.capacity["pods"]
-    assert announcement_validation.from_json(announcement_validation.as_json(found))[0] == set(found.labels)
+    annotations = {names.SITE_ANNOUNCED: node_manifest.record(found)}
+    recorded = announcement_validation.recorded({"metadata": {"annotations": annotations}})
+    assert recorded is not None and recorded[0] == set(found.labels)
 
 
 def test_what_a_site_does_not_say_has_a_default():

@@ -194,13 +194,13 @@ def test_a_job_that_leaves_a_deleted_pod_without_an_end_shortens_its_grace_perio
 def test_a_pod_ends_with_its_job_when_said_twice(state, reason):
     assert look([pod()], snapshot(known(5, state, confirmations=1))) == []
     (action,) = look([pod()], snapshot(known(5, state, confirmations=2)))
-    assert (action.job_id, action.reason) == (5, reason)
+    assert (action.job_id, action.end.reason) == (5, reason)
 
 
 def test_a_job_that_is_gone_ends_the_pod_when_said_twice():
     assert look([pod()], snapshot(known(5, "RUNNING", confirmations=1, missing=True))) == []
     (action,) = look([pod()], snapshot(known(5, "RUNNING", confirmations=2, missing=True)))
-    assert action.reason == "JobGone"
+    assert action.end.reason == "JobGone"
 
 
 def test_a_job_the_view_does_not_show_is_asked_for_first():
@@ -222,7 +222,7 @@ def test_a_number_that_has_become_another_pods_job_ends_the_pod_after_three_answ
     pods_of_it = [pod(), pod("u3", node=None, phase="Pending")]
     answers = [look(pods_of_it, snapshot(known(5, "RUNNING", "other"), sequence=n), displaced) for n in (7, 8, 9)]
     assert [len(actions) for actions in answers] == [1, 1, 2]  # and each time the other pod's orphan is looked into
-    assert [a.reason for a in answers[-1] if isinstance(a, End)] == ["JobGone"]
+    assert [a.end.reason for a in answers[-1] if isinstance(a, End)] == ["JobGone"]
 
 
 def test_a_waiting_pod_ends_only_when_its_job_was_cancelled():
@@ -237,7 +237,7 @@ def test_a_requeued_job_ends_the_pod_after_three_answers():
     states = [look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=n), displaced) for n in (7, 7, 8)]
     assert states == [[], [], []]
     (action,) = look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=9), displaced)
-    assert action.reason == "Requeued"
+    assert action.end.reason == "Requeued"
 
 
 def test_a_lagging_view_that_catches_up_ends_nothing():
@@ -255,7 +255,7 @@ def test_a_job_on_another_node_ends_the_pod_names_mapped(restarts, reason):
     elsewhere = known(5, "RUNNING", nodes=["s2"], restarts=restarts)
     for sequence in (7, 8, 9):
         actions = look([pod()], snapshot(elsewhere, sequence=sequence), displaced, {"n1": "s1"})
-    assert actions[0].reason == reason
+    assert actions[0].end.reason == reason
 
 
 @pytest.mark.parametrize("slurm_names", [{}, {"n1": "n1"}, {"n1": "s2"}])
@@ -269,7 +269,7 @@ def test_a_pod_whose_node_lost_its_label_or_was_made_again_is_left_alone(slurm_n
         )
     for sequence in range(12, 15):
         actions = look([bound], snapshot(known(5, "RUNNING", nodes=["s2"]), sequence=sequence), displaced, slurm_names)
-    assert actions[0].reason == "NodeRemoved"
+    assert actions[0].end.reason == "NodeRemoved"
 
 
 def test_a_second_job_of_a_bound_pod_is_cancelled_and_the_pods_own_is_not():
