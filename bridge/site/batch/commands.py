@@ -48,6 +48,10 @@ class CommandResult:
         lines = [line.strip() for line in (self.err.strip() or self.out.strip()).splitlines() if line.strip()]
         return "; ".join(lines)[:LONGEST_WORDS] or f"exit status {self.code}"
 
+    def complaints(self, expected: re.Pattern[str]) -> list[str]:
+        """Return the lines that a command that failed wrote to standard error, but for ``expected`` ones."""
+        return [line for line in self.err.splitlines() if self.code and line.strip() and not expected.search(line)]
+
 
 class Commands:
     """The commands of one batch system, in a directory or on PATH. ``programs``: words in place of a command's name."""
@@ -59,17 +63,11 @@ class Commands:
         environment: Mapping[str, str],
         programs: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self._bin_dir, self._timeout, self._environment = bin_dir, timeout, dict(environment)
-        self._programs = dict(programs or {})
-
-    @property
-    def environment(self) -> dict[str, str]:
+        self._bin_dir, self._timeout, self._programs = bin_dir, timeout, dict(programs or {})
+        self.environment = dict(environment)
         """The variables of each command."""
-        return dict(self._environment)
 
-    def run(
-        self, *words: str, input: str = "", cwd: Path | None = None, extra: Mapping[str, str] | None = None
-    ) -> CommandResult:
+    def run(self, *words: str, input: str = "", extra: Mapping[str, str] | None = None) -> CommandResult:
         """Run a command; raises :class:`CommandTimeoutError`, or :class:`BatchError` if it can't be run."""
         program, *more = self.find(words[0])
         try:
@@ -79,8 +77,8 @@ class Commands:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    env={**self._environment, **(extra or {})},
-                    cwd=cwd or "/",
+                    env={**self.environment, **(extra or {})},
+                    cwd="/",
                     # a group of its own: a time-out also kills what a wrapper of the site (programs) has started
                     start_new_session=True,
                 )
@@ -114,7 +112,6 @@ class Commands:
         unknown: re.Pattern[str],
         later: re.Pattern[str],
         input: str = "",
-        cwd: Path | None = None,
     ) -> str:
         """Run a command that submits the job of the pod ``uid``; return the id of the job.
 
@@ -135,7 +132,7 @@ class Commands:
             The job does not exist; retryable after an error of ``later``.
         """
         try:
-            result = self.run(*words, input=input, cwd=cwd)
+            result = self.run(*words, input=input)
         except CommandTimeoutError as error:
             raise BatchUnknownOutcomeError(str(error), retryable=True) from error
         match = job_id.search(result.out)

@@ -224,17 +224,15 @@ class CondorBatch(batch_interface.BatchSystem):
                 return
 
     def _query(self, constraint: str) -> str:
-        attributes = ",".join(text.ATTRIBUTES)
-        return self._commands.ask(
-            "condor_q", *self._address_options(), "-json", "-attributes", attributes, "-constraint", constraint
-        ).out
+        return self._ask_about_jobs(constraint, "condor_q", *self._address_options())
 
     def _history(self, constraint: str, *options: str) -> str:
-        attributes = ",".join(text.ATTRIBUTES)
         schedd_options = ["-name", self._config.schedd] if self._config.schedd else []
-        return self._commands.ask(
-            "condor_history", *schedd_options, "-json", "-attributes", attributes, *options, "-constraint", constraint
-        ).out
+        return self._ask_about_jobs(constraint, "condor_history", *schedd_options, *options)
+
+    def _ask_about_jobs(self, constraint: str, *words: str) -> str:
+        attributes = ",".join(text.ATTRIBUTES)
+        return self._commands.ask(*words, "-json", "-attributes", attributes, "-constraint", constraint).out
 
     def capacity(self) -> batch_interface.Capacity:
         """Run condor_status and add up the slots."""

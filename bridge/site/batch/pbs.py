@@ -24,7 +24,7 @@ from bridge.protocol.model.identifiers import UID_PATTERN
 from bridge.script.settings import AbsolutePath, Seconds, SettingsPart, Words
 from bridge.site.batch import batch_interface
 from bridge.site.batch.array_files import ArrayFiles, Arrays, no_arrays
-from bridge.site.batch.commands import CommandResult, Commands, command_environment, portions
+from bridge.site.batch.commands import Commands, command_environment, portions
 
 KEPT = ("PBS_CONF_FILE", "PBS_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
 LARGEST_ARRAY = 10_000
@@ -96,11 +96,9 @@ class PbsBatch(batch_interface.BatchSystem):
         self._array_files = ArrayFiles(site.folder)
         self._variables = {**batch_interface.job_environment(config.environment), batch_interface.CHANNEL: "1"}
         self._user = pwd.getpwuid(os.geteuid()).pw_name
-        environment = {
-            **command_environment(batch_interface.job_environment({}), KEPT),
-            "TZ": "UTC",  # qstat prints local times without a zone
-        }
-        self._commands = Commands(config.bin_dir, config.timeout, environment)
+        environment = command_environment(batch_interface.job_environment({}), KEPT)
+        # qstat prints local times without a zone
+        self._commands = Commands(config.bin_dir, config.timeout, {**environment, "TZ": "UTC"})
 
     def version(self) -> str:
         """Return the version of the commands."""
@@ -205,7 +203,7 @@ class PbsBatch(batch_interface.BatchSystem):
         """Run qdel: SIGTERM, and SIGKILL after the queue's ``kill_delay``."""
         for portion in portions(ids):
             result = self._commands.run("qdel", *portion)
-            if complaints := _complaints(result):
+            if complaints := result.complaints(_GONE):
                 raise BatchError("; ".join(complaints), retryable=True)
 
     def jobs(self) -> dict[str, batch_interface.BatchJob]:
@@ -233,7 +231,7 @@ class PbsBatch(batch_interface.BatchSystem):
                 return {}
             answer = dict(_objects(result.out, "Jobs"))
             # some versions of OpenPBS answer for one of several ids (issue 2672): an incomplete answer counts as none
-            if _complaints(result) or any(job_id not in answer and job_id not in result.err for job_id in portion):
+            if result.complaints(_GONE) or any(job_id not in answer and job_id not in result.err for job_id in portion):
                 raise BatchError(f"qstat {' '.join(options)}: {result.words}: not all jobs answered", retryable=True)
             jobs.update((job.id, job) for job in parse_jobs(answer, self._array_files.uid))
         return jobs
@@ -241,11 +239,6 @@ class PbsBatch(batch_interface.BatchSystem):
     def capacity(self) -> batch_interface.Capacity:
         """Run pbsnodes and add up the nodes that work."""
         return parse_nodes(self._commands.ask("pbsnodes", "-a", "-F", "json").out, self._config.gpus)
-
-
-def _complaints(result: CommandResult) -> list[str]:
-    """Return what a command that failed complained about, but for jobs that have ended."""
-    return [line for line in result.err.splitlines() if result.code and line.strip() and not _GONE.search(line)]
 
 
 def _subjobs(array_id: str, size: int) -> list[str]:
@@ -270,12 +263,8 @@ def parse_jobs(
             continue
         phase, reason = _PHASES.get(str(attributes.get("job_state")), ("running", ""))
         comment = str(attributes.get("comment") or "")
-        exit_code, signal_number, by_itself, message = (
-            None,
-            0,
-            False,
-            f"PBS job {job_id} is queued: {comment}" if phase == "queued" else "",
-        )
+        exit_code, signal_number, by_itself = None, 0, False
+        message = f"PBS job {job_id} is queued: {comment}" if phase == "queued" else ""
         if phase == "ended":
             status = attributes.get("Exit_status")
             if comment in _SUBJOB_ENDS:

@@ -52,6 +52,7 @@ _LATER = re.compile(
 """Errors of sbatch that a later submission may not have."""
 
 
+_GONE = re.compile(r"invalid job id|already complet", re.IGNORECASE)
 _SCHEDULER = re.compile(r"^SchedulerType\s*=\s*(\S+)\s*$", re.MULTILINE | re.ASCII)
 _ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*(\d+)\s*$", re.MULTILINE | re.ASCII)
 
@@ -95,17 +96,17 @@ class SlurmBatch(batch_interface.BatchSystem):
         folder = shlex.quote(str(request.folder))
         script = f"#!{self._config.bash}\nexec {self._bash_word} {folder}/job.sh >>{folder}/script.log 2>&1\n"
         # sbatch(1): a colon separates the components of a heterogeneous job
-        words = [
-            word
-            for part in request.components
-            for word in (":", *slurm_words.words(self._config, part, in_group=bool(request.others)))
-        ]
-        words = words[1:]
+        in_group = bool(request.others)
+        components = [slurm_words.words(self._config, part, in_group=in_group) for part in request.components]
+        words = [word for component in components for word in (":", *component)][1:]
         user = batch_user.hand_over(request.folder, words)
         if user is not None:
             self._users = self._users | {user}  # a new set: another thread may read the old one
+        return self._sbatch(request.uid, words, script)
+
+    def _sbatch(self, name: str, words: Sequence[str], script: str) -> str:
         return self._commands.submit(
-            request.uid, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
+            name, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
         )
 
     def entrance(
@@ -153,9 +154,7 @@ class SlurmBatch(batch_interface.BatchSystem):
         if any(word.startswith("--uid=") for word in words):
             raise BatchError("an array can't run as another user: its file is the submitter's")
         words.append(f"--array=0-{len(pods) - 1}")
-        base = self._commands.submit(
-            request.array, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
-        )
+        base = self._sbatch(request.array, words, script)
         return [f"{base}_{index}" for index in range(len(pods))]
 
     def find_array(self, array: str) -> dict[str, str]:
@@ -201,12 +200,7 @@ class SlurmBatch(batch_interface.BatchSystem):
         """Run scancel: SIGTERM, and SIGKILL after KillWait."""
         for portion in commands.portions(ids):
             result = self._commands.run("scancel", *portion)
-            complaints = [
-                line
-                for line in result.err.splitlines()
-                if line.strip() and not re.search(r"invalid job id|already complet", line, re.IGNORECASE)
-            ]
-            if result.code != 0 and complaints:
+            if complaints := result.complaints(_GONE):
                 raise BatchError(f"scancel: {'; '.join(complaints)}", retryable=True)
 
     # --- all jobs -----------------------------------------------------------------------------------------------------
