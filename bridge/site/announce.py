@@ -26,8 +26,6 @@ from bridge.site.batch.commands import Commands
 from bridge.site.config.site_config import Resources, SiteConfig
 from bridge.site.gangs.gathering import runs_groups
 from bridge.site.jobs.site_folder import Folder
-from bridge.site.sessions.container_sessions import reaches_services, runs_commands
-from bridge.site.sessions.port_sessions import forwards_ports
 from bridge.site.submitter import ANNOUNCE, BUILDCONFIG
 from bridge.site.watcher import Watcher
 from bridge.workload import quantity
@@ -159,9 +157,9 @@ class Announcer:
             leaving=leaving,
             gangs=gangs,
             heterogeneous_gangs=gangs and self._batch.heterogeneous and not self._heterogeneous_problem,
-            commands=runs_commands(self._batch, config),
-            ports=forwards_ports(self._batch, config),
-            reach=reaches_services(self._batch, config),
+            commands=config.limits.allow_exec and self._batch.enters,
+            ports=config.limits.allow_ports and self._batch.enters,
+            reach=config.limits.allow_reach and self._batch.enters,
         )
 
     def _job_user(self, config: SiteConfig) -> JobUser | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from bridge.names import MEMBERS_PER_NODE
 from bridge.protocol.model.requests import PlaceInJob
 from bridge.site.batch.batch_interface import BatchJobRequest
-from bridge.site.jobs.job_record import SHAPE, Gang, Meta, Part, part_of, parts_of
+from bridge.site.jobs.job_record import SHAPE, Gang, Meta, part_of, parts_of
 
 
 def of_one(meta: Meta, place: PlaceInJob) -> Meta:
@@ -50,7 +50,7 @@ def differences(wanted: Meta, present: Meta, rank: int, *, heterogeneous: bool) 
     """
     pairs: list[tuple[str, object, object]] = [("namespace", wanted.namespace, present.namespace)]
     if present.attempts or not heterogeneous:
-        (new,), part = parts_of(wanted), _part_at(present, rank)
+        (new,), part = parts_of(wanted), parts_of(present)[component_of(present, rank) or 0]
         pairs += [(name, getattr(new, name), getattr(part, name)) for name in SHAPE if name != "namespace"]
         pairs.append(("place.per_node", new.per_node, part.per_node))
     # the wait for a grant lengthens the time limit
@@ -61,11 +61,6 @@ def differences(wanted: Meta, present: Meta, rank: int, *, heterogeneous: bool) 
             (f"place.{name}", getattr(wanted.gang, name), getattr(present.gang, name)) for name in ("size", "mpi")
         ]
     return [pair for pair in pairs if pair[1] != pair[2]]
-
-
-def _part_at(meta: Meta, rank: int) -> Part:
-    """Return the component with a rank."""
-    return parts_of(meta)[component_of(meta, rank) or 0]
 
 
 def component_of(meta: Meta, rank: int) -> int | None:

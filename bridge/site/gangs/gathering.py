@@ -67,7 +67,8 @@ class Gatherer:
             record = job_folder.read()
             if record is not None:
                 record = adopted(job_folder, record, owner)
-            is_unused = record is not None and self._is_replaceable(record, body.grant_wait)
+            now = self._clock.time()
+            is_unused = record is not None and job_status.is_replaceable(record, body.grant_wait, now, self._lag)
             if is_unused:
                 record = None
             if record is None or not record.started:
@@ -130,9 +131,6 @@ class Gatherer:
         return True
 
     # --- one pod ------------------------------------------------------------------------------------------------------
-    def _is_replaceable(self, record: JobRecord, grant_wait: float | None) -> bool:
-        return job_status.is_replaceable(record, grant_wait, self._clock.time(), self._lag)
-
     def _accept(
         self,
         owner: str,

@@ -27,11 +27,6 @@ FAILED = 126
 """Exit code of a command whose own is not known."""
 
 
-def runs_commands(batch: BatchSystem, config: SiteConfig) -> bool:
-    """Return whether the site runs commands in containers."""
-    return config.limits.allow_exec and batch.enters
-
-
 def open_session(
     job_folder: JobFolder, record: JobRecord, options: CommandOptions, batch: BatchSystem, config: SiteConfig
 ) -> Callable[[TwoWay], None]:
@@ -88,11 +83,6 @@ def open_session(
             raise
 
     return run
-
-
-def reaches_services(batch: BatchSystem, config: SiteConfig) -> bool:
-    """Return whether pods at the site may reach Services."""
-    return config.limits.allow_reach and batch.enters
 
 
 def open_reach(

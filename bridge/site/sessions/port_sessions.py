@@ -28,11 +28,6 @@ def program() -> str:
 _PROGRAM = program()
 
 
-def forwards_ports(batch: BatchSystem, config: SiteConfig) -> bool:
-    """Return whether the site connects to ports of pods."""
-    return config.limits.allow_ports and batch.enters
-
-
 class PortSessions:
     """The connections to all pods."""
 
