@@ -34,90 +34,84 @@ class NodeSyncView:
 
 
 @dataclass(frozen=True, slots=True)
-class Taint:
-    """Add or remove the managed-node taint; ``taints`` is the whole new list."""
+class _NodeAction:
+    """An action for a node."""
 
     node: KubeNode
+
+
+@dataclass(frozen=True, slots=True)
+class Taint(_NodeAction):
+    """Add or remove the managed-node taint; ``taints`` is the whole new list."""
+
     taints: tuple[Mapping[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class Label(_NodeAction):
     """Change the labels of the node's partitions; ``None`` removes a label."""
 
-    node: KubeNode
     labels: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class MarkAsleep:
+class MarkAsleep(_NodeAction):
     """Set or remove the annotation that Slurm's power saving has stopped the node, and starts it for a job."""
 
-    node: KubeNode
     asleep: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Cordon:
+class Cordon(_NodeAction):
     """Mirror a drain in Slurm: cordon the node, with Slurm's reason."""
 
-    node: KubeNode
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Uncordon:
+class Uncordon(_NodeAction):
     """The node is no longer drained in Slurm: remove the mirrored cordon, if it still exists."""
 
-    node: KubeNode
-
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(_NodeAction):
     """Drain the node in Slurm: it is cordoned in Kubernetes, or an external node that cannot be used as it is."""
 
-    node: KubeNode
     slurm_node: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Undrain:
+class Undrain(_NodeAction):
     """Remove podbridge's own drain."""
 
-    node: KubeNode
     slurm_node: str
 
 
 @dataclass(frozen=True, slots=True)
-class Dispute:
+class Dispute(_NodeAction):
     """Set or remove the annotation that other nodes claim the same Slurm node; ``why`` is empty to remove it."""
 
-    node: KubeNode
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class Register(_NodeAction):
     """Create the node in Slurm as an external node."""
 
-    node: KubeNode
     external_node: ExternalNode
 
 
 @dataclass(frozen=True, slots=True)
-class Unregister:
+class Unregister(_NodeAction):
     """Delete the external node in Slurm, which is drained and has no job."""
 
-    node: KubeNode
     slurm_node: str
 
 
 @dataclass(frozen=True, slots=True)
-class Explain:
+class Explain(_NodeAction):
     """Set or remove the annotation that the node is not registered as described; ``problem`` is empty to remove it."""
 
-    node: KubeNode
     problem: str
 
 

@@ -14,66 +14,62 @@ Pod = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class _PodAction:
+    """An action for a pod."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class _JobAction(_PodAction):
+    """An action for a pod and this job of it."""
+
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release(_PodAction):
     """Cancel the live jobs of the pod, then remove the finalizer. ``unseen``: a job that is not in the snapshot.
 
     ``remote``: the pod is bound to a pool, so the job id is removed with the finalizer.
     """
 
-    pod: Pod
     job_ids: tuple[int, ...]
     unseen: int | None = None
     remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class End(_JobAction):
     """Terminate the pod, or shorten its grace period: its job is over."""
 
-    pod: Pod
-    job_id: int
     end: job_ends.End
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(_JobAction):
     """Let the poller read a job that is on a pod, but not in the snapshot."""
 
-    pod: Pod
-    job_id: int
 
-
-@dataclass(frozen=True, slots=True)
-class CancelSecond:
+class CancelSecond(_JobAction):
     """Cancel a second job of a pod that is bound to the node of another job."""
 
-    pod: Pod
-    job_id: int
-
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(_PodAction):
     """Set the condition of a pod: its job is missing while the brake holds the pod, or it is found again."""
 
-    pod: Pod
     missing: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Suspension:
+class Suspension(_JobAction):
     """Set the condition of a bound pod: Slurm has suspended its job, or the job has left this state."""
 
-    pod: Pod
-    job_id: int
     suspended: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(_JobAction):
     """Set the label with the job id on a bound pod: API servers before 1.33 do not copy it from the binding."""
-
-    pod: Pod
-    job_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +89,9 @@ class CancelRemainingComponents:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(_PodAction):
     """Set the condition of a pod: an unexpected error about it; an empty ``message``: there is none any more."""
 
-    pod: Pod
     message: str
 
 
