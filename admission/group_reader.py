@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from admission import raw_pods
+from admission import owner_reads, raw_pods
 from bridge import names
 from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import KubeForbiddenError
-from bridge.kube.discovery import get_if_served
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import JOBS, Resource, resource_of
 from bridge.logs import kv
@@ -63,7 +62,7 @@ def read_from(client: KubeClient) -> Read:
 
     def read(resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
         try:
-            return get_if_served(client, resource, namespace, name)
+            return owner_reads.read(client, resource, namespace, name)
         except KubeForbiddenError as error:
             group = f".{resource.group}" if resource.group else ""
             raise KubeForbiddenError(
@@ -232,7 +231,7 @@ class GroupReader:
             owner = self._read(resource, namespace, name)
             if owner is None or owner["metadata"].get("uid") != uid:
                 return None, 0.0  # users create a missing owner next, and its pods again
-            return owner, REMEMBER
+            return owner, REMEMBER if owner_reads.may_be_cached(owner) else 0.0
 
         return self._cache.get((resource, namespace, name, uid), load)
 

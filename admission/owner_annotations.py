@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from admission import raw_pods
+from admission import owner_reads, raw_pods
 from bridge import names
 from bridge.clock import SYSTEM_CLOCK, Clock
 from bridge.core.single_flight_cache import SingleFlightCache
 from bridge.errors import KubeForbiddenError
-from bridge.kube.discovery import get_if_served
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import JOBS, resource_of
 from bridge.logs import kv
@@ -35,7 +34,7 @@ def read_from(client: KubeClient) -> Read:
         resource = resource_of(str(reference["apiVersion"]), str(reference["kind"]))
         scope = namespace if resource.namespaced else None
         try:
-            owner = get_if_served(client, resource, scope, str(reference["name"]), metadata_only=resource != JOBS)
+            owner = owner_reads.read(client, resource, scope, str(reference["name"]), metadata_only=resource != JOBS)
         except KubeForbiddenError as error:
             log.warning("reading an owner is forbidden: its annotations are ignored", extra=kv(error=error))
             return None
@@ -101,6 +100,6 @@ class OwnerAnnotations:
             # the name may belong to another object now, or the reference may be forged
             if metadata is not None and metadata.get("uid") != reference.get("uid"):
                 metadata = None
-            return metadata, REMEMBER
+            return metadata, REMEMBER if metadata is None or owner_reads.may_be_cached(metadata) else 0.0
 
         return self._cache.get(claim, load)

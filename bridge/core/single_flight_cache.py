@@ -12,6 +12,8 @@ from bridge.errors import BridgeError
 V = TypeVar("V")
 
 MAX_ENTRIES = 10_000
+_LEAST_PURGED = 64
+"""Entries from which on those that have expired are removed."""
 
 
 class _Entry(Generic[V]):
@@ -38,12 +40,15 @@ class SingleFlightCache(Generic[V]):
         self._limit = limit
         self._entries: dict[Hashable, _Entry[V]] = {}
         self._lock = threading.Lock()
+        self._purge_at = _LEAST_PURGED
 
     def get(self, key: Hashable, load: Callable[[], tuple[V, float]]) -> V:
         """Return the value of ``key``. ``load`` returns the value and its time to live in seconds."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
+                if len(self._entries) >= self._purge_at:
+                    self._purge()
                 if len(self._entries) >= self._limit:
                     self._entries.clear()
                 entry = self._entries[key] = _Entry()
@@ -59,5 +64,24 @@ class SingleFlightCache(Generic[V]):
             except BridgeError as error:
                 entry.error, entry.failed = error, entry.failed + 1
                 raise
-            entry.value, entry.until, entry.error = value, self._clock.monotonic() + seconds, None
+            entry.error = None
+            if seconds > 0:  # else the value would stay in memory for nothing
+                entry.value, entry.until = value, self._clock.monotonic() + seconds
+            else:
+                entry.until = float("-inf")
+                self._forget(key, entry)
             return value
+
+    def _purge(self) -> None:
+        """Remove values that have expired. The next time is when there are twice as many entries as remain."""
+        now = self._clock.monotonic()
+        for key, entry in list(self._entries.items()):
+            has_ended = entry.error is not None or entry.until > float("-inf")  # else its first load begins
+            if has_ended and entry.until <= now and not entry.lock.locked():
+                del self._entries[key]
+        self._purge_at = max(_LEAST_PURGED, 2 * len(self._entries))
+
+    def _forget(self, key: Hashable, entry: _Entry[V]) -> None:
+        with self._lock:
+            if self._entries.get(key) is entry:
+                del self._entries[key]

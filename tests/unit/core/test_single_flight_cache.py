@@ -68,3 +68,39 @@ def test_an_error_is_not_cached() -> None:
         with pytest.raises(BridgeError):
             cache.get("key", fail)
     assert cache.get("key", lambda: ("value", 60.0)) == "value"
+
+
+def test_values_that_have_expired_do_not_stay_in_memory() -> None:
+    clock = FakeClock()
+    cache: SingleFlightCache[int] = SingleFlightCache(clock)
+
+    def fail() -> tuple[int, float]:
+        raise BridgeError("refused")
+
+    for number in range(1000):
+        assert cache.get(number, lambda n=number: (n, 60.0)) == number  # type: ignore[misc]
+        assert len(cache._entries) <= 70
+        with pytest.raises(BridgeError):
+            cache.get(("fails", number), fail)
+        clock.advance(10.0)
+        assert cache.get(number, fail) == number
+
+
+def test_no_value_is_lost_before_its_time() -> None:
+    clock = FakeClock()
+    cache: SingleFlightCache[int] = SingleFlightCache(clock)
+    for number in range(1000):
+        cache.get(number, lambda n=number: (n, 60.0 if n % 2 else 1.0))  # type: ignore[misc]
+    clock.advance(5.0)
+    cache.get("one more", lambda: (0, 60.0))
+    for number in range(1, 1000, 2):
+        assert cache.get(number, lambda: (-1, 60.0)) == number
+
+
+def test_a_value_without_a_time_is_not_kept() -> None:
+    cache: SingleFlightCache[str] = SingleFlightCache(FakeClock())
+    for value in ("a", "b"):
+        assert cache.get("key", lambda v=value: (v, 0.0)) == value  # type: ignore[misc]
+        assert cache._entries == {}
+    assert cache.get("key", lambda: ("c", 1.0)) == "c"
+    assert cache.get("key", lambda: ("d", 1.0)) == "c"
