@@ -15,7 +15,7 @@ from bridge.errors import KubeForbiddenError
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import JOBS, resource_of
 from bridge.logs import kv
-from bridge.workload.annotations import Layers, merge
+from bridge.workload.annotations import LONGEST_DEADLINE, Layers, merge
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,8 @@ def _with_deadline(metadata: Mapping[str, Any], job: Mapping[str, Any]) -> Mappi
     seconds = (job.get("spec") or {}).get("activeDeadlineSeconds")
     if not seconds:
         return metadata
-    return {**metadata, "annotations": {**(metadata.get("annotations") or {}), names.JOB_DEADLINE: str(seconds)}}
+    deadline = str(min(int(seconds), LONGEST_DEADLINE))
+    return {**metadata, "annotations": {**(metadata.get("annotations") or {}), names.JOB_DEADLINE: deadline}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from bridge.workload.devices import gres
 from bridge.workload.resources import Resources
 
 _ZERO = Decimal(0)
+LONGEST_DEADLINE = 2**31 - 1
+"""Seconds: the largest deadline of a pod. The API server accepts a longer one of a Job."""
 
 
 class InvalidAnnotationsError(BridgeError):
@@ -181,8 +183,8 @@ KEYS: dict[str, Key] = {
         Key(names.USER_ID, "a user's number or name", _ACCOUNT_ID, "20001", "user of the Slurm job"),
         Key(
             names.JOB_DEADLINE,
-            "a whole number of seconds from 1 to 2147483647",
-            _integer(1, 2**31 - 1),
+            f"a whole number of seconds from 1 to {LONGEST_DEADLINE}",
+            _integer(1, LONGEST_DEADLINE),
             "3600",
             "`activeDeadlineSeconds` of the pod's Job; admission copies it. Without `timelimit`, it limits the job",
         ),

@@ -4,6 +4,7 @@ import pytest
 
 from admission.owner_annotations import OwnerAnnotations, read_from
 from bridge import names
+from bridge.workload import annotations
 
 TIME_LIMIT = names.TIME_LIMIT
 
@@ -42,6 +43,13 @@ def test_a_pod_gets_the_deadline_of_its_job():
     client = Client(**{JOB: obj("j", {TIME_LIMIT: "5", "other": "x"}, activeDeadlineSeconds=90)})
     assert inherited(client, owned_by("batch/v1", "Job", "j")) == {TIME_LIMIT: "5", names.JOB_DEADLINE: "90"}
     assert client.metadata_only == {PATH: False}
+
+
+def test_a_deadline_that_only_a_job_can_have_is_the_longest_of_a_pod():
+    """The API server limits that of a pod to 32 bits, and that of a Job not: its pods would all be refused."""
+    client = Client(**{JOB: obj("j", activeDeadlineSeconds=100 * 365 * 86400)})
+    found = inherited(client, owned_by("batch/v1", "Job", "j"))
+    assert annotations.read(found) == {names.JOB_DEADLINE: 2**31 - 1}
 
 
 @pytest.mark.parametrize("spec", [{}, {"activeDeadlineSeconds": None}, {"activeDeadlineSeconds": 0}])
