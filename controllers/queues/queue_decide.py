@@ -47,6 +47,8 @@ class QueuesView:
 
 _ANY_PODS = Fraction(100_000)
 """Quota of pods of a local flavor that has none: its other resources limit it."""
+_WRITTEN = ("Offered", "Held")
+"""States of flavors that have a ResourceFlavor."""
 _STRICTNESS = ("None", "Hold", "HoldAndDrain")
 
 
@@ -126,32 +128,33 @@ class _Plan:
         quotas: list[Quota] = []
         lent: dict[str, list[Quota]] = {}
         for flavor in spec.flavors:
-            if flavor.nodes and flavor.labels is None:
-                flavors = self._administrators(flavor, quotas)
-            else:
-                flavors = self._nodes(flavor, quotas) if flavor.nodes else self._pools(flavor, quotas)
+            states = self._states(flavor, quotas)
+            self.states += states
+            flavors = [state.flavor for state in states if state.state in _WRITTEN]
             for lending in flavor.lending:
                 lent.setdefault(lending.queue, []).extend((name, {}, lending.limit) for name in flavors)
         covered = manifests.resources(quotas)
         zero = dict.fromkeys(covered, Fraction(0))
         return quotas, {queue: [(name, zero, limit) for name, _, limit in items] for queue, items in lent.items()}
 
-    def _nodes(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
-        view, name = self.view, f"{self.name}-{flavor.name}"
-        body = manifests.node_flavor(view.version, name, self.queue, flavor.labels or {})
-        if problem := self._flavor(name, body):
-            self.states.append(FlavorState(flavor.name, name, "", "Conflict", problem))
-            return []
-        labels, slurm = flavor.labels or {}, flavor.nodes == "slurm"
-        amounts = offers.of_nodes(view.nodes, labels, slurm=slurm, scheduler=view.scheduler)
-        offered, reason = any(amounts.values()), ""
-        if not amounts:
-            reason = queue_status.no_node(flavor, tainted=view.tainted)
-        elif not offered:
-            reason = queue_status.no_offer(flavor)
-        self.states.append(FlavorState(flavor.name, name, "", "Offered" if offered else "Held", reason))
+    def _states(self, flavor: Flavor, quotas: list[Quota]) -> list[FlavorState]:
+        """Plan the ResourceFlavors of a flavor, and add their quotas."""
+        if flavor.nodes:
+            return [self._administrators(flavor, quotas) if flavor.labels is None else self._nodes(flavor, quotas)]
+        if pools := flavor.pools or self._matching(flavor):
+            return [self._pool(flavor, pool, quotas) for pool in pools]
+        return [FlavorState(flavor.name, "", "", "Missing", "no pool matches poolRegExp")]
+
+    def _nodes(self, flavor: Flavor, quotas: list[Quota]) -> FlavorState:
+        view, name, labels = self.view, f"{self.name}-{flavor.name}", flavor.labels or {}
+        if problem := self._flavor(name, manifests.node_flavor(view.version, name, self.queue, labels)):
+            return FlavorState(flavor.name, name, "", "Conflict", problem)
+        amounts = offers.of_nodes(view.nodes, labels, slurm=flavor.nodes == "slurm", scheduler=view.scheduler)
         quotas.append((name, _limited(flavor, amounts), None))
-        return [name]
+        if any(amounts.values()):
+            return FlavorState(flavor.name, name, "", "Offered", "")
+        reason = queue_status.no_offer(flavor) if amounts else queue_status.no_node(flavor, tainted=view.tainted)
+        return FlavorState(flavor.name, name, "", "Held", reason)
 
     def _flavor(self, name: str, body: Object) -> str:
         """Plan the write of a ResourceFlavor if it differs; return why it cannot be used, else an empty text."""
@@ -166,46 +169,34 @@ class _Plan:
         self.names.add(name)
         return ""
 
-    def _administrators(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
+    def _administrators(self, flavor: Flavor, quotas: list[Quota]) -> FlavorState:
         if flavor.name not in self.view.flavors:
             reason = f"ResourceFlavor {flavor.name} does not exist"
-            self.states.append(FlavorState(flavor.name, flavor.name, "", "Missing", reason))
-            return []
+            return FlavorState(flavor.name, flavor.name, "", "Missing", reason)
         if problem := self._second(flavor.name):
-            self.states.append(FlavorState(flavor.name, flavor.name, "", "Conflict", problem))
-            return []
-        self.states.append(FlavorState(flavor.name, flavor.name, "", "Offered", ""))
+            return FlavorState(flavor.name, flavor.name, "", "Conflict", problem)
         quotas.append((flavor.name, {"pods": _ANY_PODS, **flavor.cap}, None))
-        return [flavor.name]
+        return FlavorState(flavor.name, flavor.name, "", "Offered", "")
 
-    def _pools(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
-        pools = flavor.pools or self._matching(flavor)
-        if not pools:
-            reason = "no pool matches poolRegExp"
-            self.states.append(FlavorState(flavor.name, "", "", "Missing", reason))
-        written = []
-        for pool in pools:
-            name = f"{self.name}-{flavor.name}-{pool}"
-            offer = self.offers_by_pool.get(pool)
-            if offer is None:
-                self.states.append(FlavorState(flavor.name, name, pool, "Missing", "the pool has no virtual node"))
-                continue
-            view = self.view
-            if len(name) > specification.LONGEST_NAME:
-                reason = f"{name} is too long for a ResourceFlavor: at most {specification.LONGEST_NAME} characters"
-                self.states.append(FlavorState(flavor.name, "", pool, "Missing", reason))
-                continue
-            body = manifests.resource_flavor(view.version, name, self.queue, offer.hostname, offer.taints, pool)
-            if problem := self._flavor(name, body):
-                self.states.append(FlavorState(flavor.name, name, pool, "Conflict", problem))
-                continue
-            hold_reason = self._hold_reason(flavor, offer, name)
-            self.states.append(FlavorState(flavor.name, name, pool, "Held" if hold_reason else "Offered", hold_reason))
-            quotas.append((name, _quota(flavor, offer, bool(hold_reason)), None))
-            written.append(name)
-            if hold_reason:
-                self._evict(flavor, offer, name)
-        return written
+    def _pool(self, flavor: Flavor, pool: str, quotas: list[Quota]) -> FlavorState:
+        name = f"{self.name}-{flavor.name}-{pool}"
+        offer = self.offers_by_pool.get(pool)
+        if offer is None:
+            return FlavorState(flavor.name, name, pool, "Missing", "the pool has no virtual node")
+        if len(name) > specification.LONGEST_NAME:
+            reason = f"{name} is too long for a ResourceFlavor: at most {specification.LONGEST_NAME} characters"
+            return FlavorState(flavor.name, "", pool, "Missing", reason)
+        body = manifests.resource_flavor(self.view.version, name, self.queue, offer.hostname, offer.taints, pool)
+        if problem := self._flavor(name, body):
+            return FlavorState(flavor.name, name, pool, "Conflict", problem)
+        hold_reason = self._hold_reason(flavor, offer, name)
+        if not hold_reason:
+            quotas.append((name, _limited(flavor, offer.amounts), None))
+            return FlavorState(flavor.name, name, pool, "Offered", "")
+        # Kueue cannot stop one flavor of a ClusterQueue, so a held pool has the quota 0
+        quotas.append((name, dict.fromkeys(offer.amounts, Fraction(0)), None))
+        self._evict(flavor, offer, name)
+        return FlavorState(flavor.name, name, pool, "Held", hold_reason)
 
     def _evict(self, flavor: Flavor, offer: QuotaOffer, name: str) -> None:
         """Evict the workloads of a pool that has been silent for long, if the MasterQueue says so."""
@@ -227,9 +218,8 @@ class _Plan:
 
     def _hold_reason(self, flavor: Flavor, offer: QuotaOffer, name: str) -> str:
         """Return why Kueue must admit no workload to a pool; empty if it may."""
-        queue = self.view.cluster_queues.get(self.name)
-        is_named = queue is not None and name in manifests.flavor_names(queue)
-        had_quota = is_named and queue is not None and manifests.has_quota(queue, name)
+        queue = self.view.cluster_queues.get(self.name, {})
+        is_named, had_quota = name in manifests.flavor_names(queue), manifests.has_quota(queue, name)
         age = self.view.now - offer.since
         if offer.state == "held":
             silent = max(0.0, flavor.patience - self.view.silent_after) if offer.reason == offers.SILENT else 0.0
@@ -282,7 +272,7 @@ class _Plan:
         reason = "its ResourceFlavor has not been written"
         self.states = [
             replace(state, state="Missing", reason=reason)
-            if state.state in ("Offered", "Held") and state.flavor not in self.view.flavors
+            if state.state in _WRITTEN and state.flavor not in self.view.flavors
             else state
             for state in self.states
         ]
@@ -344,11 +334,6 @@ class _Plan:
         body = queue_status.dated(status, self.queue, self.view.now)
         if body != (self.queue.get("status") or {}):
             self.result.append(SetStatus(self.queue, body))
-
-
-def _quota(flavor: Flavor, offer: QuotaOffer, is_held: bool) -> dict[str, Fraction]:
-    # Kueue cannot stop one flavor of a ClusterQueue, so a held pool has the quota 0
-    return dict.fromkeys(offer.amounts, Fraction(0)) if is_held else _limited(flavor, offer.amounts)
 
 
 def _limited(flavor: Flavor, amounts: Mapping[str, Fraction]) -> dict[str, Fraction]:
