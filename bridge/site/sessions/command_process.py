@@ -161,7 +161,7 @@ def _write(started: Started, file: io.FileIO, data: bytes) -> bool:
     """Write all data; return false if the command reads no more."""
     while data:
         # what an ended command has left may keep its input open
-        if not _is_ready(file, select.POLLOUT):
+        if not is_writable(file, POLL):
             if started.process.poll() is not None:
                 return False
             continue
@@ -172,11 +172,11 @@ def _write(started: Started, file: io.FileIO, data: bytes) -> bool:
     return True
 
 
-def _is_ready(file: io.FileIO, event: int) -> bool:
-    """Wait for at most POLL. Not select(2), which takes no descriptor above 1023."""
+def is_writable(file: io.FileIO, seconds: float) -> bool:
+    """Wait until a pipe or terminal takes data. Not select(2), which takes no descriptor above 1023."""
     poll = select.poll()
-    poll.register(file, event)
-    return bool(poll.poll(POLL * 1000))
+    poll.register(file, select.POLLOUT)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _pass_output(started: Started, stream: TwoWay, is_over: Callable[[], bool]) -> int:

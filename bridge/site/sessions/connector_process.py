@@ -19,7 +19,7 @@ from bridge.logs import kv
 from bridge.relay import multiplexer
 from bridge.relay.relayed import RelayedConnection, refused
 from bridge.site.cpus import all_given
-from bridge.site.sessions.command_process import Started, end_process
+from bridge.site.sessions.command_process import Started, end_process, is_writable
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class ConnectorProcess:
         frame = multiplexer.HEAD.pack(kind, number, len(payload)) + payload
         with self._writing:
             while frame and self._started is not None and self._started.stdin is not None:
-                if _ready(self._started.stdin, POLL):
+                if is_writable(self._started.stdin, POLL):
                     try:
                         frame = frame[self._started.stdin.write(frame) or 0 :]
                     except OSError:
@@ -162,7 +162,7 @@ class ConnectorProcess:
                 return "idle"
         if now - self._heard_at > PING and self._writing.acquire(blocking=False):
             try:  # only if it does not wait: nobody else would detect the silence
-                if started.stdin is not None and _ready(started.stdin, 0):
+                if started.stdin is not None and is_writable(started.stdin, 0):
                     with contextlib.suppress(OSError):
                         started.stdin.write(multiplexer.HEAD.pack(multiplexer.PING, 0, 0))
             finally:
@@ -205,9 +205,3 @@ class Connectors:
                 if is_new and (reason := str(error)):
                     raise refused(reason) from None
         raise refused("the containers of the pod are starting again")
-
-
-def _ready(file: object, seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(file, select.POLLOUT)  # type: ignore[arg-type]
-    return bool(poll.poll(seconds * 1000))
