@@ -343,7 +343,7 @@ def test_an_external_node_is_no_orphan_because_the_decision_about_it_fails(isola
     """It would be drained and deleted in Slurm."""
     labels = {names.EXTERNAL_NODE_LABEL: "true"}
     raw = {"metadata": {"name": BAD, "uid": BAD, "labels": labels}, "spec": {}}
-    features = (f"{external_nodes._owner('c')}-x",)
+    features = (f"{external_nodes.owner_mark('c')}-x",)
     snapshot = Snapshot(sequence=1, nodes={BAD: Node(BAD, frozenset({"IDLE", "EXTERNAL"}), features=features)})
     view = NodeSyncView([raw], snapshot, ApiVersion("v0.0.45"), Config(), "c")
     orphans = node_decide.decide(replace(view, nodes=[])).actions
