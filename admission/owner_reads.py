@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from admission.object_size import is_larger
 from bridge.kube.discovery import get_if_served
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.resources import Resource
@@ -15,8 +16,7 @@ Object = dict[str, Any]
 READS = 3
 """Concurrent reads: an object of 1.5 MiB needs up to 100 MiB while it is read."""
 MOST_CACHED = 5_000
-"""Values, each of at most 200 bytes on average, of an object that is cached: of common ones less than 200 remain."""
-_TEXT = 200
+"""Values of an object that is cached: of common ones less than 200 remain."""
 _UNUSED = frozenset({"managedFields", "containers", "initContainers", "ephemeralContainers", "volumes"})
 """The large parts of objects and of their templates of pods. Admission reads none of them."""
 _reads = threading.BoundedSemaphore(READS)
@@ -33,19 +33,7 @@ def read(
 
 def may_be_cached(found: Mapping[str, Any]) -> bool:
     """Whether an object is small."""
-    waiting: list[Any] = [found]
-    units = 0
-    while waiting:
-        value = waiting.pop()
-        units += 1 + (len(value) // _TEXT if isinstance(value, str) else 0)
-        if isinstance(value, Mapping):
-            units += sum(len(key) // _TEXT for key in value)
-            waiting += value.values()
-        elif isinstance(value, list):
-            waiting += value
-        if units + len(waiting) > MOST_CACHED:
-            return False
-    return True
+    return not is_larger(found, MOST_CACHED)
 
 
 def _without_unused(value: Any) -> Any:

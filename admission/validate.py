@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from admission import field_policy, pool_rules, raw_pods, refused_fields, size_policy
+from admission import field_policy, object_size, pool_rules, raw_pods, refused_fields, size_policy
 from admission.field_policy import Denial
 from bridge import names
 from bridge.config.hub import Config
@@ -103,6 +103,7 @@ def create(
             verdict.warnings.append(f"the pod stays with the default scheduler: {reason}")
         return verdict
     spec, request, allowed = pod["spec"], _Request.of(pod), pool_selection.of(pod)
+    verdict.invalid += object_size.excess(pod)
     verdict.invalid += request.problems
     verdict.permissions += job_annotations.needed_permissions(request.annotations)
     selects = "Slurm selects the node" if allowed.local else "podbridge selects the pool"
@@ -226,6 +227,7 @@ def update(
             verdict.permissions.append(FINALIZER_PERMISSION)
     if raw_pods.scheduler_name(new) != config.scheduler_name:
         return verdict
+    verdict.invalid += _grown_too_large(old, new)
     if pool_selection.of(old) != pool_selection.of(new):  # Kubernetes allows new tolerations on a pod without a node
         verdict.forbidden += pool_rules.forbidden(new, scope.pools)
     # Kubernetes allows another node affinity, and a larger node selector, of a pod with scheduling gates
@@ -251,6 +253,12 @@ def update(
     elif changed:
         _check_changes(verdict, old, new, changed, config, scope)
     return verdict
+
+
+def _grown_too_large(old: raw_pods.Pod, new: raw_pods.Pod) -> list[str]:
+    """Return the problem of a pod that is too large, and was not before."""
+    problems = object_size.excess(new)
+    return problems if problems and not object_size.excess(old) else []
 
 
 def _fixed(changed: Collection[str], job: str) -> dict[str, str]:
