@@ -127,6 +127,10 @@ class KubeUnavailableError(KubeError):
     reason = "Unavailable"
 
 
+class KubeTooLargeError(KubeUnavailableError):
+    """An answer with too many bytes."""
+
+
 class SlurmError(BridgeError):
     """Slurm refused a request, or did not answer.
 

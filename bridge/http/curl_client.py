@@ -30,13 +30,15 @@ _LATE = pycurl.E_OPERATION_TIMEDOUT
 class CallError(Exception):
     """A call without a complete answer.
 
-    ``sent``: the server may have received the request. ``late``: the answer took too long.
+    ``sent``: the server may have received the request. ``late``: the answer took too long. ``large``: it has too many
+    bytes.
     """
 
-    def __init__(self, text: str, *, sent: bool, late: bool) -> None:
+    def __init__(self, text: str, *, sent: bool, late: bool, large: bool = False) -> None:
         super().__init__(text)
         self.sent = sent
         self.late = late
+        self.large = large
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ class CurlClient:
             curl.close()
             if call.error is not None:
                 raise call.error from None
-            raise CallError(text, sent=call.requests > 0, late=error.args[0] == _LATE) from None
+            late, large = error.args[0] == _LATE, call.size > call.most
+            raise CallError(text, sent=call.requests > 0, late=late, large=large) from None
         except BaseException:
             curl.close()
             raise

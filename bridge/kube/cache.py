@@ -23,6 +23,7 @@ from bridge.core.retries import Backoff
 from bridge.errors import KubeError, KubeGoneError
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.object_store import Change, Object, ObjectStore, number
+from bridge.kube.paging import pages
 from bridge.kube.resources import Resource
 from bridge.kube.responses import IDLE
 from bridge.logs import kv
@@ -33,7 +34,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Subscriber = Callable[[str, Object | None, Object | None], None]
 
-PAGE = 500
 # The server sends a bookmark about every minute, and one 2 s before it ends a watch. A watch that the server ends after
 # this share of the idle time-out therefore has an event before the time-out, even if no object changes.
 WATCH_SHARE = 0.75
@@ -169,24 +169,17 @@ class Cache(ObjectStore):
 
     def _list(self, stop: threading.Event) -> None:
         objects: list[Object] = []
-        token = ""
-        while True:
-            # no resourceVersion means the most recent state; with 0, an API server may answer from an old cache
-            params: dict[str, str | int | bool] = {**self._selectors, "limit": PAGE}
-            if token:
-                params["continue"] = token
-            page = self._client.get(self._path, params)
+        version = ""
+        # no resourceVersion means the most recent state; with 0, an API server may answer from an old cache
+        for page in pages(self._client, self._path, self._selectors):
             if "resourceVersion" not in (page.get("metadata") or {}):
                 raise KubeError(f"GET {self._path}: the answer is not a list")
             # the API server leaves apiVersion and kind out of the items of a list
             kind = {"apiVersion": page.get("apiVersion", ""), "kind": page.get("kind", "").removesuffix("List")}
             objects += [self._pruned({**kind, **item}) for item in page.get("items") or ()]
-            token = page["metadata"].get("continue") or ""
-            if not token:
-                break
+            version = page["metadata"]["resourceVersion"]
             if stop.is_set():
                 return
-        version: str = page["metadata"]["resourceVersion"]
         rewritten = number(version) < number(self._highest)
         if rewritten:
             log.warning("resource version of the API server decreased", extra=kv(cache=self.name, version=version))

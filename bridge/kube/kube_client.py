@@ -47,6 +47,8 @@ PATCHES = {
 TRIES = 3
 MAX_WAIT = 10.0
 LARGEST_ANSWER = 1 << 30
+LARGEST_PAGE = 1 << 24
+"""Bytes of a page of several objects. Parsed, they may need 16 times as much, and a process has 1 GiB."""
 LARGEST_REFUSAL = 1 << 20
 R = TypeVar("R", Answer, urllib3.BaseHTTPResponse)
 _NO_RETRIES = urllib3.Retry(False, redirect=False)
@@ -123,7 +125,10 @@ class KubeClient:
         return client
 
     def get(self, path: str, params: Params | None = None, *, metadata_only: bool = False) -> Object:
-        """GET an object or a list; with ``metadata_only``, without spec and status."""
+        """GET an object or a list; with ``metadata_only``, without spec and status.
+
+        Raises KubeTooLargeError for a page (``limit``) of several objects with more than LARGEST_PAGE bytes.
+        """
         if path.endswith(("/.", "/..")):
             # a pod may name an owner, a ConfigMap or a Secret so, and the API server none: it refuses the request, and
             # a client that shortens the path would read the collection or the namespace
@@ -132,7 +137,9 @@ class KubeClient:
         if metadata_only:
             kind = "PartialObjectMetadataList" if is_collection(path) else "PartialObjectMetadata"
             accept = f"{JSON};as={kind};g=meta.k8s.io;v=v1"
-        answer = self._call("GET", path, params, accept=accept)
+        is_page = int((params or {}).get("limit", 0)) > 1
+        most = LARGEST_PAGE if is_page else LARGEST_ANSWER
+        answer = self._call("GET", path, params, accept=accept, most=most)
         if "items" in answer and answer["items"] is None:  # an empty list of metadata
             answer["items"] = []
         return answer
@@ -225,12 +232,13 @@ class KubeClient:
         *,
         content_type: str = JSON,
         accept: str = JSON,
+        most: int = LARGEST_ANSWER,
     ) -> Object:
         request = f"{method} {path}"
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         tries = 1
         while True:
-            answer = self._send(method, path, params, data, content_type, accept)
+            answer = self._send(method, path, params, data, content_type, accept, most)
             self._count(method, answer.status)
             if 200 <= answer.status < 300:
                 return parsed(request, answer.status, answer.body)
@@ -241,13 +249,20 @@ class KubeClient:
             self._sleep(min(error.retry_after, MAX_WAIT))
 
     def _send(
-        self, method: str, path: str, params: Params | None, data: bytes | None, content_type: str, accept: str
+        self,
+        method: str,
+        path: str,
+        params: Params | None,
+        data: bytes | None,
+        content_type: str,
+        accept: str,
+        most: int = LARGEST_ANSWER,
     ) -> Answer:
-        """Send one request and read its answer."""
+        """Send one request and read its answer of at most ``most`` bytes."""
         headers = {"Accept": accept, "User-Agent": self._agent}
         if data is not None:
             headers["Content-Type"] = content_type
-        limits = HttpLimits(self._connect_timeout, self._read_timeout, 2 * self._read_timeout, LARGEST_ANSWER)
+        limits = HttpLimits(self._connect_timeout, self._read_timeout, 2 * self._read_timeout, most)
 
         def send() -> Answer:
             with fence(self._check if method != "GET" else None):

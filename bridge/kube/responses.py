@@ -16,6 +16,7 @@ from bridge.errors import (
     KubeGoneError,
     KubeInvalidError,
     KubeNotFoundError,
+    KubeTooLargeError,
     KubeUnavailableError,
 )
 from bridge.http.curl_client import CallError
@@ -130,6 +131,8 @@ def no_answer(request: str, error: CallError) -> KubeUnavailableError:
     """Convert a call without an answer to an error; if the request was sent, its outcome is unknown."""
     if not error.sent:
         return unavailable(f"{request}: no connection: {error}", reason="Refused")
+    if error.large:
+        return KubeTooLargeError(f"{request}: the answer has {error}", kube_reason="TooLarge")
     if error.late:
         return unavailable(f"{request}: no answer in time: {error}", reason="TimedOut")
     return unavailable(f"{request}: no answer: {error}", reason="Broken")

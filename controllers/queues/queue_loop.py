@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from bridge.clock import rfc3339
@@ -20,6 +21,7 @@ from bridge.errors import (
 )
 from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
+from bridge.kube.paging import pages
 from bridge.kube.resources import MASTER_QUEUES, Resource
 from bridge.telemetry.metrics import QUEUE_FLAVORS, QUEUE_WRITES, counted
 from controllers.queues import queue_status
@@ -183,7 +185,8 @@ class Queues(Loop):
         workloads, evicted = Resource(GROUP, self._kueue.version, "workloads", True), 0
         params: dict[str, str | int | bool] = {"fieldManager": self._manager, "force": True}
         # read here: a cache of all workloads would cost memory for an event that is rare
-        for workload in to_evict(self._kube.get(workloads.path())["items"], flavor):
+        found = (to_evict(page["items"], flavor) for page in pages(self._kube, workloads.path()))
+        for workload in chain.from_iterable(found):
             body = patch({"apiVersion": workloads.api_version, **workload}, message, self.clock.time())
             with suppress(KubeConflictError, KubeNotFoundError), counted(QUEUE_WRITES, "workload"):
                 self._kube.patch(workloads.path_of(workload, "status"), body, kind="apply", params=params)

@@ -18,6 +18,7 @@ from bridge.core.workers import Workers
 from bridge.errors import KubeConflictError, KubeNotFoundError
 from bridge.kube.events import EventRecorder
 from bridge.kube.kube_client import KubeClient
+from bridge.kube.paging import pages
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.slurm.models import Snapshot
@@ -33,7 +34,6 @@ LIST_AGAIN = 300.0
 """Seconds after which the pods are listed once more: during an update, a former process admits pods with its name."""
 OVERDUE = 300.0
 """Seconds after the end of its grace period until a deleted pod is released, whoever holds it."""
-PAGE = 500
 
 
 class StrandedPods:
@@ -105,16 +105,10 @@ class StrandedPods:
 
     def _list(self) -> None:
         """List the metadata of all pods of other schedulers: podbridge holds few of them, or none."""
-        params: dict[str, str | int | bool] = {"fieldSelector": f"spec.schedulerName!={self._scheduler_name}"}
-        params["limit"] = PAGE
-        while True:
-            page = self._kube.get(PODS.path(), params, metadata_only=True)
+        params = {"fieldSelector": f"spec.schedulerName!={self._scheduler_name}"}
+        for page in pages(self._kube, PODS.path(), params, metadata_only=True):
             for pod in filter(pods.is_held, page["items"]):
                 self._held[pods.uid(pod)] = PODS.path_of(pod)
-            token = page["metadata"].get("continue")
-            if not token:
-                return
-            params["continue"] = token
 
     def _release_or_report(self, pod: Pod, path: str, snapshot: Snapshot) -> bool:
         """Release the pod if it has ended; return whether it is this installation's and stays."""

@@ -10,7 +10,7 @@ from bridge import clock as clocks
 from bridge import names
 from bridge.control.control_loop import Dependencies
 from bridge.errors import KubeConflictError, KubeNotFoundError
-from bridge.kube.cache import PAGE
+from bridge.kube.paging import pages
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.slurm.cancelling import cancel_if_ours
@@ -184,12 +184,5 @@ class WorkloadActor:
         """
         unfinished = [f"status.phase!={phase}" for phase in pods.FINISHED]
         selector = ",".join((f"spec.schedulerName={self._scheduler_name}", *unfinished))
-        params: dict[str, str | int | bool] = {"fieldSelector": selector, "limit": PAGE}
-        while True:
-            page = self._kube.get(PODS.path(group.namespace), params, metadata_only=True)
-            if any(links.key(pod) == group.key for pod in page["items"]):
-                return True
-            token = page["metadata"].get("continue")
-            if not token:
-                return False
-            params["continue"] = token
+        listed = pages(self._kube, PODS.path(group.namespace), {"fieldSelector": selector}, metadata_only=True)
+        return any(links.key(pod) == group.key for page in listed for pod in page["items"])

@@ -11,6 +11,7 @@ from typing import Any
 from bridge.errors import KubeConflictError, KubeNotFoundError, KubeUnavailableError, UntranslatableError
 from bridge.kube.discovery import is_served
 from bridge.kube.kube_client import KubeClient
+from bridge.kube.paging import pages
 from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from bridge.workload import pods
 from bridge.workload.devices import claimed_devices, extended_claims
@@ -171,7 +172,8 @@ class ClaimStore:
             return self._taken.of(device.key for device in offered)
         return {
             key: claim["metadata"]["uid"]
-            for claim in self._kube.get(RESOURCE_CLAIMS.path())["items"]
+            for page in pages(self._kube, RESOURCE_CLAIMS.path())
+            for claim in page["items"]
             for key in claimed_devices.results(claim)
         }
 

@@ -14,7 +14,7 @@ import pytest
 
 from bridge.core.retries import Backoff
 from bridge.errors import KubeGoneError
-from bridge.kube import cache as cache_module
+from bridge.kube import paging
 from bridge.kube.cache import Cache
 from bridge.kube.kube_client import KubeClient
 from bridge.kube.object_store import number
@@ -143,7 +143,7 @@ class CacheSuite:
     def test_lists_in_pages(
         self, client: KubeClient, namespace: str, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(cache_module, "PAGE", 3)
+        monkeypatch.setattr(paging, "PAGE", 3)
         names = [f"many-{number}" for number in range(8)]
         for name in names:
             world.create(name)

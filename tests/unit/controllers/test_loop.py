@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bridge.kube import paging
 from bridge.slurm.models import GroupRef, JobLink
 from cluster.polling import eventually
 from controllers.workload import workload_act
@@ -48,7 +49,7 @@ def test_a_worker_that_ends_while_the_loop_decides() -> None:
 def test_a_member_of_a_group_is_searched_in_pages_of_metadata(
     phase: str, finds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workload_act, "PAGE", 2)
+    monkeypatch.setattr(paging, "PAGE", 2)
     hub = MemoryHub(("n1",))
     for number in range(6):
         place = builders.group(2, kind="job") if number == 3 else {}

@@ -120,7 +120,7 @@ def test_too_old_in_the_middle_of_a_watch(api: FakeApi, client: KubeClient, name
 def test_continue_token_too_old(
     api: FakeApi, client: KubeClient, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridge.kube.cache.PAGE", 2)
+    monkeypatch.setattr("bridge.kube.paging.PAGE", 2)
     for number in range(5):
         World(client, namespace).create(f"n{number}")
     refusals = itertools.count()
@@ -136,6 +136,27 @@ def test_continue_token_too_old(
         assert running.cache.wait_synced(5)
         assert len(running.cache) == 5
         assert next(refusals) > 1
+
+
+def test_large_objects_are_listed_in_small_pages(
+    api: FakeApi, client: KubeClient, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.kube.kube_client.LARGEST_PAGE", 20_000)
+    for number in range(12):
+        World(client, namespace).create(f"n{number}", "x" * (30_000 if number == 5 else 4_000))
+    limits: list[int] = []
+
+    def record(_: Handler, request: Request) -> bool:
+        if "watch" not in request.query and "limit" in request.query:
+            limits.append(int(request.query["limit"]))
+        return False
+
+    api.faults.append(record)
+    with Running(client, namespace) as running:
+        assert running.cache.wait_synced(5)
+        assert len(running.cache) == 12
+    assert limits[:5] == [500, 125, 31, 7, 1]
+    assert max(limits[5:]) <= 8
 
 
 @pytest.mark.parametrize("garbage", [b"{not json}\n", b'{"type":"ADDED"}\n', b"[1]\n", b'"x"\n'])
