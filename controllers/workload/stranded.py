@@ -34,6 +34,9 @@ LIST_AGAIN = 300.0
 """Seconds after which the pods are listed once more: during an update, a former process admits pods with its name."""
 OVERDUE = 300.0
 """Seconds after the end of its grace period until a deleted pod is released, whoever holds it."""
+MOST_OTHERS = 100
+"""Pods without a job of this installation that one check reads, in turn: another installation of the cluster may have
+thousands, with a finalizer of the same name."""
 
 
 class StrandedPods:
@@ -54,8 +57,9 @@ class StrandedPods:
     ) -> None:
         self._kube, self._events, self._clock = kube, events, clock
         self._scheduler_name, self._cancel, self._cached = scheduler_name, cancel, cached
-        self._held: dict[str, str] = {}
-        """The path of each pod with podbridge's finalizer or job that the cache lacks, by UID."""
+        self._held: dict[str, tuple[str, str]] = {}
+        """The path, and the key of the job, of each pod with podbridge's finalizer or job that the cache lacks, by
+        UID."""
         self._own_keys: set[str] = set()
         self._lists: list[float] = []
         self._inspect_at = 0.0
@@ -75,7 +79,10 @@ class StrandedPods:
     def follow(self, pod: Pod) -> None:
         """Follow a pod that has a job and is not in the cache, from now on."""
         self._inspect_at = 0.0
-        self._held[pods.uid(pod)] = PODS.path_of(pod)
+        self._add(pod)
+
+    def _add(self, pod: Pod) -> None:
+        self._held[pods.uid(pod)] = PODS.path_of(pod), links.key(pod)
 
     def keeps(self, keys: tuple[str, ...]) -> bool:
         """Whether a stranded pod has, or before the first check may have, the job with these keys: it is no orphan."""
@@ -89,7 +96,7 @@ class StrandedPods:
             self._list()
             self._lists = [at for at in self._lists if at > now]
         own_keys: set[str] = set()
-        for uid, path in list(self._held.items()):
+        for uid, path in self._next(snapshot):
             try:
                 pod = self._kube.get(path)
             except KubeNotFoundError:
@@ -103,12 +110,20 @@ class StrandedPods:
         self._own_keys, self._has_inspected = own_keys, True
         STRANDED_PODS.set(len(own_keys))
 
+    def _next(self, snapshot: Snapshot) -> list[tuple[str, str]]:
+        """Return UID and path of the pods to read: of those without a job of this installation, the next ones."""
+        held = list(self._held.items())
+        others = [(uid, path) for uid, (path, key) in held if key not in snapshot.by_uid][:MOST_OTHERS]
+        for uid, _ in others:
+            self._held[uid] = self._held.pop(uid)  # the last one of the next turns
+        return [*((uid, path) for uid, (path, key) in held if key in snapshot.by_uid), *others]
+
     def _list(self) -> None:
         """List the metadata of all pods of other schedulers: podbridge holds few of them, or none."""
         params = {"fieldSelector": f"spec.schedulerName!={self._scheduler_name}"}
         for page in pages(self._kube, PODS.path(), params, metadata_only=True):
             for pod in filter(pods.is_held, page["items"]):
-                self._held[pods.uid(pod)] = PODS.path_of(pod)
+                self._add(pod)
 
     def _release_or_report(self, pod: Pod, path: str, snapshot: Snapshot) -> bool:
         """Release the pod if it has ended; return whether it is this installation's and stays."""

@@ -216,7 +216,9 @@ class FencedKube:
 
     def __init__(self, kube: MemoryKube, check: Callable[[], None]) -> None:
         self._kube, self._check = kube, check
-        self.get = kube.get
+
+    def get(self, path: str, params: Object | None = None, *, metadata_only: bool = False) -> Object:
+        return self._kube.get(path, params, metadata_only=metadata_only)
 
     def patch(self, path: str, patch: Object, kind: str = "merge") -> Object:
         self._check()
