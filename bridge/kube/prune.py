@@ -53,6 +53,8 @@ _CLAIM_SPEC = (
     "volumeMode",
     "volumeName",
 )
+MOST_OF_SELECTOR = 1000
+"""Labels, expressions and values of a claim's selector; a larger one matches no volume."""
 _VOLUME_SPEC = (
     "accessModes",
     "capacity",
@@ -112,8 +114,21 @@ def prune_node(node: Object) -> Object:
 
 
 def prune_claim(claim: Object) -> Object:
-    """Keep the part of a PersistentVolumeClaim that decides which nodes and volumes it allows."""
-    return _storage(claim, "PersistentVolumeClaim", _CLAIM_SPEC)
+    """Keep the part of a PersistentVolumeClaim that decides which nodes and volumes it allows.
+
+    Claims of all namespaces are kept, and their users make them as large as etcd stores them.
+    """
+    kept = _storage(claim, "PersistentVolumeClaim", _CLAIM_SPEC)
+    metadata, spec = kept["metadata"], kept["spec"]
+    if "ownerReferences" in metadata:  # an object has one controller at most
+        metadata["ownerReferences"] = [each for each in metadata["ownerReferences"] if each.get("controller")][:1]
+    if "accessModes" in spec:
+        spec["accessModes"] = list(dict.fromkeys(spec["accessModes"]))
+    if "resources" in spec:
+        spec["resources"] = {"requests": pick(spec["resources"].get("requests") or {}, ("storage",))}
+    if _parts(spec.get("selector") or {}) > MOST_OF_SELECTOR:
+        spec["selector"] = {"matchExpressions": [{"key": "podbridge/too-large", "operator": "In", "values": []}]}
+    return kept
 
 
 def prune_volume(volume: Object) -> Object:
@@ -141,6 +156,11 @@ def claim_volumes(spec: Mapping[str, Any]) -> list[Object]:
         elif "ephemeral" in volume:
             volumes.append({"name": volume["name"], "ephemeral": {}})
     return volumes
+
+
+def _parts(selector: Mapping[str, Any]) -> int:
+    expressions = selector.get("matchExpressions") or ()
+    return len(selector.get("matchLabels") or {}) + sum(1 + len(each.get("values") or ()) for each in expressions)
 
 
 def _storage(obj: Object, kind: str, keys: tuple[str, ...]) -> Object:

@@ -25,6 +25,8 @@ ListenerKey = tuple[str, int]
 """UID of a pod, and its port."""
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 SERVICE_NAME = "kubernetes.io/service-name"
+MOST_OF_SERVICE = 1000
+"""Ports and labels of a Service with exposed pods, at most."""
 _SERVICE = ("selector", "ports", "clusterIP", "type", "publishNotReadyAddresses", "ipFamilies")
 _SLICE = ("addressType", "endpoints", "ports")
 MOST_SERVICES = 32
@@ -75,8 +77,13 @@ Action = Create | Replace | Delete | ReportProblem
 
 
 def prune_service(service: dict[str, Any]) -> dict[str, Any]:
-    """Keep what decides about endpoints."""
+    """Keep what decides about endpoints; of a Service that is too large no selector, so that it has none.
+
+    Services of all namespaces are kept, and their users make them as large as etcd stores them.
+    """
     metadata, spec = pick(service["metadata"], IDENTITY), pick(service.get("spec") or {}, _SERVICE)
+    if len(spec.get("ports") or ()) + len(spec.get("selector") or {}) > MOST_OF_SERVICE:
+        spec = {key: value for key, value in spec.items() if key not in ("ports", "selector")}
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 

@@ -299,7 +299,8 @@ def selector(scheduler_name: str) -> str:
 def prune(pod: Pod) -> dict[str, Any]:
     """Return the part of a pod that :meth:`Occupancy.changed` reads, with summed requests: a third of its memory."""
     spec = pod["spec"]
-    requests = {name: str(value) for name, value in resources.pod_requests(spec).items()}
+    # kube-scheduler allows any number of requests for nothing
+    requests = {name: str(value) for name, value in resources.pod_requests(spec).items() if value}
     claims = claim_volumes(spec)
     is_host_network = bool(spec.get("hostNetwork"))
     ports = [port for container in resources.lasting_containers(spec) for port in ports_of(container, is_host_network)]

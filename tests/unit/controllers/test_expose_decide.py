@@ -71,6 +71,18 @@ def test_a_service_in_the_cache_decides_as_the_whole_one():
     assert made([(pod(), (8888,))], [pruned]) == made([(pod(), (8888,))], [whole])
 
 
+@pytest.mark.parametrize("key", ["ports", "selector"])
+def test_little_is_kept_of_a_service_that_a_user_made_large(key):
+    whole = service()
+    if key == "ports":
+        whole["spec"]["ports"] = whole["spec"]["ports"] * 20_000
+    else:
+        whole["spec"]["selector"] = {f"l{number}": "" for number in range(20_000)}
+    pruned = expose_decide.prune_service(whole)
+    assert not {"ports", "selector"} & pruned["spec"].keys()
+    assert decide([(pod(), (8888,))], [pruned]) == decide([(pod(), (8888,))], [])
+
+
 def test_a_slice_has_the_address_and_port_of_the_hub():
     assert made([(pod(), (8888,))], [service()]) == {
         "apiVersion": "discovery.k8s.io/v1",

@@ -120,6 +120,16 @@ def test_what_slurm_can_not_count_on():
     assert there.lasting(NOW - TIMEOUT) == {}
 
 
+def test_requests_for_nothing_are_not_kept():
+    """kube-scheduler binds a pod with any number of them, in any namespace."""
+    whole = pod("agent", "n1", scheduler="default-scheduler", cpu="1")
+    nothing = {f"example.com/r{number}": "0" for number in range(10_000)}
+    whole["spec"]["containers"].append({"name": "b", "resources": {"requests": nothing, "limits": nothing}})
+    (before,), (after,) = occupancy(whole).of("n1"), occupancy(prune(whole)).of("n1")
+    assert prune(whole)["spec"]["resources"]["requests"] == {"cpu": "1"}
+    assert {name: value for name, value in before.requests.items() if value} == after.requests
+
+
 def test_a_pod_that_is_reduced_counts_as_before():
     whole = pod("agent", "n1", scheduler="default-scheduler", until=NOW, cpu="1500m", memory="1Gi")
     whole["spec"]["overhead"] = {"cpu": "100m"}

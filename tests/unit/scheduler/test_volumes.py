@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from admission.object_size import is_larger
 from bridge.config.hub import Config
 from bridge.kube.prune import prune_claim, prune_pod, prune_volume
 from scheduler import group_actions, group_decide
@@ -410,6 +411,27 @@ def test_the_caches_keep_what_decides():
     assert "local" not in prune_volume(local)["spec"]
     for found in ([claim(), local], [prune_claim(claim()), prune_volume(local)]):
         assert eligible(pod("data"), *found) == ("n1",)
+
+
+def test_little_is_kept_of_a_claim_that_a_user_made_large():
+    many, owner = 20_000, {"kind": "Pod", "uid": "u", "controller": True}
+    raw = claim(
+        ownerReferences=[*({"uid": str(number)} for number in range(many)), owner],
+        accessModes=["ReadWriteOnce"] * many,
+        resources={"requests": {"storage": "1Gi", **{f"x/{number}": "1" for number in range(many)}}, "limits": {}},
+        selector={"matchExpressions": [{"key": "disk", "operator": "In", "values": ["nvme"] * many}]},
+    )
+    raw["metadata"]["ownerReferences"] = raw["spec"].pop("ownerReferences")
+    kept = prune_claim(raw)
+    assert kept["metadata"]["ownerReferences"] == [owner]
+    assert kept["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert kept["spec"]["resources"] == {"requests": {"storage": "1Gi"}}
+    assert not is_larger(kept, 50)
+    local = volume("v", "n1", labels={"disk": "nvme"})
+    small = claim(selector={"matchLabels": {"disk": "nvme"}})
+    assert prune_claim(small)["spec"]["selector"] == small["spec"]["selector"]
+    assert eligible(pod("data"), prune_claim(small), local) == ("n1",)
+    assert eligible(pod("data"), prune_claim(claim(selector=raw["spec"]["selector"])), local) == ()
 
 
 def test_planned_pods_use_their_claims_until_they_are_withdrawn():
