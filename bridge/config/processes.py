@@ -107,7 +107,7 @@ class NodesSection(Section):
         description="Label managed nodes with `partition.bridge.vk.io/NAME`, by which pods select a Slurm partition.",
     )
     external_not_ready: Seconds = Field(60, description="Time until an external node that is not Ready is drained.")
-    external_devices: Seconds = Field(30, description="Period of reads of ResourceSlices of external nodes.")
+    external_devices: Seconds = Field(30, description="Least period of reads of ResourceSlices of external nodes.")
     not_ready: Seconds | None = Field(
         None, description="Time until a node with slurmd that is not Ready is drained in Slurm; null: never."
     )

@@ -22,6 +22,8 @@ from bridge.workload.devices.node_gres import NodeGres
 
 log = logging.getLogger(__name__)
 
+RATE = 20.0
+"""Nodes that are read in a second, on average, however many there are: each costs a request."""
 AGAIN = 1.0
 """Seconds until a node is read again whose driver is publishing its devices."""
 
@@ -48,7 +50,7 @@ class DeviceReader:
         now, known = self._clock.monotonic(), self.gres_by_node
         if not self._table or not nodes:
             return
-        if now - self._read_at >= self._period:
+        if now - self._read_at >= max(self._period, len(nodes) / RATE):
             workers.submit("devices", lambda: self._read(nodes), 7, kind="devices")
         elif known is not None and not self._refused and now - self._missing_at >= AGAIN:
             # these alone: the driver of one node may never complete its devices

@@ -103,3 +103,13 @@ def test_a_node_whose_driver_never_completes_its_devices_costs_its_own_requests_
     server.answer = NO_DEVICES
     reader.request(["worker-7", "worker-8"], ImmediateWorkers())
     assert list(reader.gres_by_node) == ["worker-7", "worker-8"]
+
+
+def test_thousands_of_nodes_cost_a_limited_number_of_requests_in_a_second():
+    server = Slices(NO_DEVICES)
+    reader, clock = reader_of(server)
+    names = [f"worker-{number}" for number in range(1200)]
+    for _ in range(61):
+        reader.request(names, ImmediateWorkers())
+        clock.advance(1)
+    assert len(server.nodes) == 2 * len(names), "at the start, and after a minute"
