@@ -12,13 +12,13 @@ from bridge.errors import ConfigError
 
 
 class Loader(yaml.SafeLoader):
-    """Names the place of a date or a number that does not exist; PyYAML raises a plain ValueError."""
+    """Names the place of a date or a number that does not exist, for which PyYAML raises errors of Python."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Return the value of a node."""
         try:
             return super().construct_object(node, deep)
-        except ValueError as error:
+        except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
             problem = f"{str(node.value)[:100]!r} is not allowed: {error}; a text needs quotes"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from error
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from bridge.errors import ConfigError
 from bridge.yaml_reader import yaml_document, yaml_documents
 
-TAGS = ["!!int ", "!!float ", "!!timestamp ", "!!binary ", "!!set ", "!!omap "]
+TAGS = ["!!bool ", "!!int ", "!!float ", "!!timestamp ", "!!binary ", "!!set ", "!!omap "]
 SIGNS = ["a: ", "- ", "{", "}", "[", "]", "&a ", "*a ", "<<: ", "? ", "\n", "  ", "'", "x", "|", "%", "---\n"]
 WORDS = st.sampled_from([*TAGS, *SIGNS, "2024-99-99", "0b_", "1:99"])
 TEXTS = st.one_of(st.text(max_size=200), st.lists(WORDS, max_size=30).map("".join))
@@ -24,7 +24,8 @@ def test_each_text_is_a_document_or_a_named_error(text):
 
 @pytest.mark.parametrize(
     ("text", "place"),
-    [("a: 1\nb: 2024-02-30", "line 2"), ("--- 1\n--- !!int b", "line 2"), ("a: [0b_]", "line 1")],
+    [("a: 1\nb: 2024-02-30", "line 2"), ("--- 1\n--- !!int b", "line 2"), ("a: [0b_]", "line 1")]
+    + [(f"a: !!{tag}", "line 1") for tag in ("bool", "int", "float", "timestamp")],
 )
 def test_a_value_that_does_not_exist_is_named_with_its_place(text, place):
     with pytest.raises(ConfigError, match=rf"is not allowed: .*; a text needs quotes\n.*{place}"):
