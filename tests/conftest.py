@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,11 @@ from cluster.world import World
 from tests import parts
 from tests.examples import LONG, SHORT
 from tests.parts import SLURMS
+
+# a run in the background of a shell ignores these; what it starts would inherit that, but no handler
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 pytest.register_assert_rewrite("tests.contract", "tests.e2e", "tests.chaos")  # modules of checks say what they saw, too
 

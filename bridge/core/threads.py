@@ -149,6 +149,11 @@ class Supervisor:
         """Stop at SIGTERM or SIGINT; only the main thread may call this."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.stop())
+        # commands and containers inherit that a signal is ignored, as nohup and shells do in the background, but no
+        # handler
+        for number in (signal.SIGHUP, signal.SIGQUIT):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
 
     def stop(self) -> None:
         """Make all threads end."""

@@ -147,8 +147,7 @@ def test_explain_top_and_version(clean):
 def test_a_watch_shows_a_new_pod_and_its_end(clean):
     world = clean
     env = {**os.environ, **world.cluster.env}
-    # a run of the tests in the background of a shell ignores SIGINT, and so would this process
-    command = ["env", "--default-signal=INT", "podbridge", "get", "pods", "-n", "slurm-bridge", "--watch", "-o", "json"]
+    command = ["podbridge", "get", "pods", "-n", "slurm-bridge", "--watch", "-o", "json"]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as watching:
         pod = world.create("watched")
         world.running(pod)

@@ -151,7 +151,7 @@ def test_a_terminal_with_its_size(site: Site, sessions: LocalSessions, form: str
         shell.send_signal(28)  # SIGWINCH: the pseudo-terminal is not the controlling terminal of kubectl
         eventually(lambda: _size(sessions) == (50, 132))
         # the process itself: before it runs, Ctrl-C would interrupt the shell alone
-        os.write(master, b"sh -c 'echo begin$((1)); exec sleep 60'; echo never\n")
+        os.write(master, b"sh -c 'echo begin$((1)); exec sleep 1000'; echo never\n")
         expect(b"begin1")
         os.write(master, b"\x03echo int'errupted'; exit 7\n")
         expect(b"interrupted")

@@ -1,8 +1,14 @@
 """Groups of threads that end before their process does."""
 
+import signal
+import subprocess
+import sys
 import threading
 
 from bridge.core.threads import Supervisor
+
+DEAF = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+"""What nohup, and shells without job control, ignore in the background."""
 
 
 def test_a_group_ends_by_itself_and_the_process_goes_on() -> None:
@@ -72,3 +78,18 @@ def test_a_repeated_call_goes_on_until_the_process_stops_and_its_error_ends_the_
     stopped.stop()
     thread.join(5)
     assert not thread.is_alive() and stopped.failure is None
+
+
+def test_children_of_a_process_in_the_background_are_not_deaf_to_signals() -> None:
+    supervised = "from bridge.core.threads import Supervisor; Supervisor().stop_on_signals()"
+    assert [ended_by(number, supervised) for number in DEAF] == [-number for number in DEAF]
+    assert [ended_by(number, "") for number in DEAF] == [0, 0, 0], "without it, they are"
+
+
+def ended_by(number: int, before: str) -> int:
+    """Return the status of a child that sends itself the signal; its parent runs in the background."""
+    child = f"subprocess.run(['sh', '-c', 'kill -{number} $$'])"
+    code = f"{before}\nimport subprocess, sys\nsys.exit({child}.returncode % 256)"
+    words = ["env", "--ignore-signal=INT", "--ignore-signal=QUIT", "--ignore-signal=HUP", sys.executable, "-c", code]
+    status = subprocess.run(words, check=False).returncode
+    return status - 256 if status > 128 else status
