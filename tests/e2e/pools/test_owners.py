@@ -33,7 +33,7 @@ def other(state_folder, pools_world):
             world.ready(pool)
         yield world
         world.clear()
-    pools_world.clear()
+        pools_world.clear()  # also the jobs of the other cluster, whose hub releases them after their pods are gone
 
 
 def test_two_clusters_on_one_pool_through_kills_of_both_hubs_and_of_the_submitters(pools_world, other):
