@@ -18,8 +18,9 @@ from bridge import names
 
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
-NameOrAny = Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?|\*)$", max_length=253)]
+_DNS_NAME = "[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+DnsName = Annotated[str, Field(pattern=f"^{_DNS_NAME}$", max_length=253)]
+NameOrAny = Annotated[str, Field(pattern=rf"^({_DNS_NAME}|\*)$", max_length=253)]
 """A name, or ``*`` for all; one type, since an error would name each alternative of two."""
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,15}([kMGTP]|[KMGTP]i)?$")]
 ObjectName = Annotated[str, Field(pattern=f"^{names.DNS_LABEL}$")]

@@ -27,6 +27,7 @@ from bridge.config.base import (
     explain,
     has_host,
 )
+from bridge.config.documents import Loader, yaml_document
 from bridge.config.policies import NamespacePolicy
 from bridge.config.pools import PoolsSection
 from bridge.config.processes import (
@@ -39,7 +40,6 @@ from bridge.config.processes import (
 )
 from bridge.errors import ConfigError
 from bridge.gres_text import KIND
-from bridge.yaml_reader import Loader, yaml_document
 
 
 class SlurmSection(Section):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import yaml
 
+from bridge.config.documents import yaml_document
 from bridge.config.hub import Config, parse
 from bridge.errors import ConfigError
-from bridge.yaml_reader import yaml_document
 
 NAMESPACE = "kube-public"
 KEY = "config.yaml"

@@ -9,12 +9,12 @@ the file leaves out have podbridge's defaults.
 from __future__ import annotations
 
 import posixpath
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from bridge.config.documents import toml_document
 from bridge.errors import ConfigError
 from bridge.site.config.sample import documented
 from bridge.site.config.site_config import validated
@@ -200,10 +200,7 @@ STEPS: dict[str, dict[str, _Step | str]] = {
 
 def convert_build_conf(text: str, source: str, pool: str) -> tuple[dict[str, Any], list[str]]:
     """Return the data of a ``site.toml`` and the warnings; raises :class:`ConfigError`."""
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no TOMLDecodeError
-        raise ConfigError(f"{source}: not TOML: {error}") from error
+    data = toml_document(text, source)
     converter = _Converter(data)
     try:
         for name in STEPS:
@@ -249,7 +246,7 @@ def is_toml(text: str, source: str) -> bool:
     if PurePath(source).suffix in (".yaml", ".yml"):
         return False
     try:
-        tomllib.loads(text)
-    except (ValueError, RecursionError):
+        toml_document(text, source)
+    except ConfigError:
         return PurePath(source).suffix in (".toml", ".conf", ".cfg")
     return True

@@ -18,13 +18,13 @@ from admission.validate import Scope
 from bridge import names
 from bridge.config import hub as configuration
 from bridge.config import policies
+from bridge.config.documents import yaml_documents
 from bridge.errors import BridgeError, ConfigError
 from bridge.slurm.models import JobRequest
 from bridge.slurm.parsers import job_body
 from bridge.slurm.versions import VERSIONS, ApiVersion
 from bridge.workload import links, pool_selection, translate
 from bridge.workload.groups import Membership
-from bridge.yaml_reader import yaml_documents
 from scheduler import member_places
 
 

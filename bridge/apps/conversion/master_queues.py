@@ -11,8 +11,8 @@ from copy import deepcopy
 from typing import Any
 
 from bridge.apps.conversion.values_reader import Converted, Note, Object
+from bridge.config.documents import yaml_documents
 from bridge.errors import ConfigError
-from bridge.yaml_reader import yaml_documents
 from controllers.queues import specification
 
 QUOTA = {"cpu": "1M", "memory": "1Ei", "pods": 100_000, "nvidia.com/gpu": 10_000}

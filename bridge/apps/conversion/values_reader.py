@@ -7,8 +7,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from bridge.config.documents import yaml_document
 from bridge.errors import ConfigError
-from bridge.yaml_reader import yaml_document
 
 Object = dict[str, Any]
 Kind = Literal["text", "count", "yes or no", "mapping", "list", "amount"]

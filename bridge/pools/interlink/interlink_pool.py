@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bridge.clock import Clock
+from bridge.config.documents import toml_document
 from bridge.config.interlink import InterlinkSection
 from bridge.errors import ConfigError, SiteRefusedError
 from bridge.interlink import ping
@@ -235,11 +235,11 @@ def read_build_config(pool: str, path: Path) -> BuildConfig:
     """Read the file with the script settings of a pool. Raises :class:`ConfigError`."""
     location = f"pools.interlink, pool {pool}: buildConfigFile {path}"
     try:
-        return BuildConfig.model_validate(tomllib.loads(path.read_text()))
+        return BuildConfig.model_validate(toml_document(path.read_text(), location))
     except OSError as error:
         raise ConfigError(f"{location}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
         raise ConfigError(f"{location}: {'; '.join(problems)}") from error
-    except (ValueError, RecursionError) as error:  # not TOML, or not text
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{location}: {error}") from error

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,6 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from bridge import names
 from bridge.clock import Clock
 from bridge.config.base import explain
+from bridge.config.documents import toml_document
 from bridge.errors import ConfigError
 from bridge.protocol.model.identifiers import POOL_PATTERN
 from bridge.script.buildconfig import BuildConfig
@@ -260,10 +260,7 @@ def make_batch_system(config: SiteConfig, clock: Clock) -> BatchSystem:
 
 def parse(text: str, source: str = "site.toml", *, pool: str | None = None) -> SiteConfig:
     """Read the TOML ``text``; raises :class:`ConfigError`, which names every wrong key and value."""
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no TOMLDecodeError
-        raise ConfigError(f"{source}: not TOML: {error}") from error
+    data = toml_document(text, source)
     if pool is not None:
         data["pool"] = pool
     if "pool" not in data:

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from bridge.config.documents import yaml_document
 from bridge.errors import ConfigError
-from bridge.yaml_reader import yaml_document
 
 DEFAULT_PATH = "/etc/interlink/SlurmConfig.yaml"
 DEFAULT_PORT = "4000"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bridge.config.base import has_host
+from bridge.config.documents import toml_document
 from bridge.errors import ConfigError
 from bridge.protocol.model.identifiers import POOL_PATTERN
 from bridge.site.config.sample import documented
@@ -83,8 +83,8 @@ def checked_settings(assignments: Sequence[str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     try:
-        document = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
+        document = toml_document(f"value = {text}", "--set")
+    except ConfigError:
         return text
     value = document["value"]
     # another key is a line break in the text; dates and times are no value of site.toml

@@ -1,7 +1,8 @@
-"""YAML that people write: a text is a document, or a :class:`ConfigError` that names the place."""
+"""YAML and TOML that people write: a text is a document, or a :class:`ConfigError` that names the place."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
@@ -33,6 +34,14 @@ def yaml_documents(text: str | IO[str], source: str) -> list[Any]:
     """Return all documents; raises :class:`ConfigError`, which names ``source``."""
     with _errors(source):
         return list(yaml.load_all(text, Loader))
+
+
+def toml_document(text: str, source: str) -> dict[str, Any]:
+    """Return the document; raises :class:`ConfigError`, which names ``source``."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no TOMLDecodeError
+        raise ConfigError(f"{source}: not TOML: {error}") from error
 
 
 @contextmanager

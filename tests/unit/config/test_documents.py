@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.config.documents import yaml_document, yaml_documents
 from bridge.errors import ConfigError
-from bridge.yaml_reader import yaml_document, yaml_documents
 
 TAGS = ["!!bool ", "!!int ", "!!float ", "!!timestamp ", "!!binary ", "!!set ", "!!omap "]
 SIGNS = ["a: ", "- ", "{", "}", "[", "]", "&a ", "*a ", "<<: ", "? ", "\n", "  ", "'", "x", "|", "%", "---\n"]
