@@ -20,13 +20,12 @@ def pages(
     Raises ``Kube*`` errors.
     """
     limit, token = PAGE, ""
-    options = {"metadata_only": True} if metadata_only else {}
     while True:
         query: dict[str, str | int | bool] = {**(params or {}), "limit": limit}
         if token:
             query["continue"] = token
         try:
-            page = kube.get(path, query, **options)
+            page = kube.get(path, query, metadata_only=metadata_only)
         except KubeTooLargeError:
             if limit == 1:
                 raise

@@ -90,14 +90,18 @@ def is_ending(pod: Pod, longest: float) -> bool:
 
 
 def grace(pod: Pod) -> int:
-    """Return the seconds of the pod's grace period: that of its deletion, else the one in its spec.
-
-    The API server treats a negative value as 1.
-    """
+    """Return the seconds of the pod's grace period: that of its deletion, else the one in its spec."""
     seconds = pod["metadata"].get("deletionGracePeriodSeconds")
-    if seconds is None:
-        seconds = pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE)
-    return 1 if int(seconds) < 0 else int(seconds)
+    return spec_grace(pod["spec"]) if seconds is None else _grace(seconds)
+
+
+def spec_grace(spec: Mapping[str, Any]) -> int:
+    """Return the seconds of the grace period of a pod's spec."""
+    return _grace(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE))
+
+
+def _grace(seconds: Any) -> int:
+    return 1 if int(seconds) < 0 else int(seconds)  # as the API server treats it
 
 
 def age(pod: Pod) -> tuple[str, str]:

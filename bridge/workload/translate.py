@@ -22,8 +22,6 @@ from bridge.workload.resources import Resources
 _SIZES = ("name", "link", "min_nodes", "max_nodes", "tasks", "tasks_per_node", "excluded_nodes", "components")
 """Fields of a request in which the components of a job may always differ."""
 
-_LONGEST_GRACE = 2**31 - 1
-
 
 def pod_ref(pod: Mapping[str, Any]) -> PodRef:
     """Return the reference to a pod in the comment of its job."""
@@ -238,7 +236,7 @@ def deadline_minutes(spec: Mapping[str, Any], of_job: int | None, longest: int) 
         return 0
     least = math.ceil(min(deadlines) / 60)
     # the API server accepts any integer of 64 bits. Slurm's limits have 32, and -1 is no limit there
-    grace = min(pods.grace({"metadata": {}, "spec": spec}), _LONGEST_GRACE)
+    grace = min(pods.spec_grace(spec), job_annotations.LONGEST_DEADLINE)
     with_grace = math.ceil((min(deadlines) + grace) / 60)
     return max(least, min(with_grace, longest)) if longest else with_grace
 

@@ -77,8 +77,10 @@ def peers(answer: object) -> list[Peer]:
     if answer and not any(isinstance(entry, dict) for entry in answer):
         raise SiteError("the DMS's list of peers has no peer")
     parsed_peers = (_peer(entry) for entry in answer[:MOST_PEERS] if isinstance(entry, dict))
-    # each id once: a job that one peer shows twice is not a job of two peers
-    return [*{peer.id: peer for peer in reversed([*filter(None, parsed_peers)])}.values()][::-1]
+    peers_by_id: dict[str, Peer] = {}
+    for peer in filter(None, parsed_peers):
+        peers_by_id.setdefault(peer.id, peer)  # each once: a job that one peer shows twice is not a job of two peers
+    return [*peers_by_id.values()]
 
 
 def _peer(entry: Mapping[str, Any]) -> Peer | None:

@@ -105,7 +105,7 @@ class Client:
     def __init__(self, stop: threading.Event) -> None:
         self.stop = stop
 
-    def get(self, _: str, params: dict[str, Any]) -> dict[str, Any]:
+    def get(self, _: str, params: dict[str, Any], *, metadata_only: bool = False) -> dict[str, Any]:
         assert params
         items = [an_object(BAD, "1"), an_object("good", "2")]
         return {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": items}

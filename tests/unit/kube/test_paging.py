@@ -13,7 +13,7 @@ class Lists:
         self.sizes, self.most = sizes, most
         self.limits: list[int] = []
 
-    def get(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
+    def get(self, path: str, params: dict[str, Any], *, metadata_only: bool = False) -> dict[str, Any]:
         begin, limit = int(params.get("continue", 0)), params["limit"]
         self.limits.append(limit)
         found = self.sizes[begin : begin + limit]
@@ -41,7 +41,7 @@ def test_small_objects_need_no_more_requests() -> None:
 
 def test_one_object_that_is_too_large_is_an_error() -> None:
     class Refusing(Lists):
-        def get(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
+        def get(self, path: str, params: dict[str, Any], *, metadata_only: bool = False) -> dict[str, Any]:
             raise KubeTooLargeError("GET: more than 1 bytes")
 
     with pytest.raises(KubeUnavailableError):

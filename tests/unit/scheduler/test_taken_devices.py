@@ -87,7 +87,7 @@ class Kube:
     def __init__(self):
         self.lists, self.waits, self.goes_on = [], threading.Event(), threading.Event()
 
-    def get(self, path, params=None):
+    def get(self, path, params=None, *, metadata_only=False):
         if path.endswith("/resourceslices"):
             node = params["fieldSelector"].partition("=")[2]
             if node == "slow":
